@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..ranges import require_choice
-from . import svpn_native, svpn_triton
+from . import svpn_triton
 from .exporting import is_exporting
 from .numerics import full_precision, in_half_precision, upcast
 
-Method = Literal["compiled", "fused", "eigen", "products"]
+Method = Literal["fused", "eigen", "products"]
 
 
 class ExactSVPN(nn.Module):
@@ -130,20 +130,16 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
     Args:
         q: matrices, ..., m, n.
         alpha: exponent, in (0, 1].
-        method: "compiled" is C code for float32 matrices of at most 64 rows and columns on the CPU, which decomposes in
-            float32, corrects in float64 and takes any exponent; "fused" is one GPU kernel for float32 matrices of at
-            most 32 rows and columns and the exponent 1/2; "eigen" decomposes the smaller Gram matrix in float64 and
-            takes any exponent; "products" iterates with matrix products only, for the exponent 1/2. By default
-            "compiled" for sixteen matrices or more that it takes, where there is a C compiler; "products" in an export;
-            else "eigen". "fused" resolves singular values only to float32, too little for matrices of low rank.
+        method: "fused" is one GPU kernel for float32 matrices of at most 32 rows and columns and the exponent 1/2;
+            "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent; "products" iterates with
+            matrix products only, for the exponent 1/2. By default "products" in an export, else "eigen". "fused"
+            resolves singular values only to float32, too little for matrices of low rank.
     """
     method = _checked_method(method, q, _checked(alpha))
     with full_precision(q):
         x = q.mT if q.shape[-2] < q.shape[-1] else q
         flat = x if x.dim() == 3 else x.flatten(0, -3) if x.dim() > 3 else x[None]  # B, m, n with m >= n
-        if method == "compiled":
-            flat = svpn_native.Compiled.apply(flat, alpha, RESOLUTION, SMALLEST)
-        elif method == "fused":
+        if method == "fused":
             flat = svpn_triton.Fused.apply(flat, RESOLUTION, SMALLEST)
         else:
             flat = _ByEigen.apply(flat, alpha) if method == "eigen" else _ByProducts.apply(flat)
@@ -153,33 +149,17 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
 
 def _checked_method(method: Method | None, q: Tensor, alpha: float) -> Method:
     if method is None:
-        return _default(q, alpha)
-    if method not in ("compiled", "fused", "eigen", "products"):
-        raise ValueError(
-            f"method={method!r} was asked for; allowed are 'compiled', 'fused', 'eigen', 'products' and None"
-        )
+        return "products" if torch.compiler.is_exporting() and alpha == 0.5 else "eigen"
+    if method not in ("fused", "eigen", "products"):
+        raise ValueError(f"method={method!r} was asked for; allowed are 'fused', 'eigen', 'products' and None")
     if method in ("fused", "products") and alpha != 0.5:
         raise ValueError(f"alpha={alpha} was asked of method {method!r}, which takes 0.5 only; use method='eigen'")
-    if method == "compiled" and not (svpn_native.fits(q) and svpn_native.runs()):
-        raise ValueError(
-            f"method 'compiled' was asked for {q.dtype} matrices {tuple(q.shape)} on {q.device}; it takes float32 of "
-            f"at most {svpn_native.LARGEST} rows and columns on the CPU, needs a C compiler and cannot be traced; use "
-            "method='eigen'"
-        )
     if method == "fused" and not (svpn_triton.fits(q) and svpn_triton.runs(q.device)):
         raise ValueError(
             f"method 'fused' was asked for {q.dtype} matrices {tuple(q.shape)} on {q.device}; it takes float32 of at "
             f"most {svpn_triton.LARGEST} rows and columns on a GPU with Triton; use method='eigen'"
         )
     return method
-
-
-def _default(q: Tensor, alpha: float) -> Method:
-    if torch.compiler.is_exporting():
-        return "products" if alpha == 0.5 else "eigen"
-    if svpn_native.fits(q) and q.shape[:-2].numel() >= 16 and svpn_native.runs():  # a few are not worth a compiler
-        return "compiled"
-    return "eigen"
 
 
 RESOLUTION = 2e-7  # singular values below this share of the largest are rounding

@@ -12,7 +12,6 @@ from .dense_stage import as_map, pooled_pieces, rows
 from .dense_stem import Stem, stem
 from .dense_training import Pieces
 from .exporting import is_exporting
-from .linear import linear
 from .product import own_backward_serves
 from .reuse import eager_inference, unheard
 from .stem import pad_to, pool_before_bias
@@ -230,12 +229,12 @@ class Transition(nn.Module):
         else:
             pooled = pooled_pieces(x, first, kernels, halve=halve)
         if not batch:
-            return as_map(linear(rows(pooled), *folded(norm, self.conv)), pooled)
+            return as_map(F.linear(rows(pooled), *folded(norm, self.conv)), pooled)
         if norm.running_mean is not None:
             track(norm, mean.detach(), variance.detach(), len(x) * x.shape[2] * x.shape[3])
         scale = norm.weight * (variance + norm.eps).rsqrt()
         matrix = self.conv.weight[:, :, 0, 0]
-        return as_map(linear(rows(pooled), matrix * scale, matrix @ (norm.bias - mean * scale)), pooled)
+        return as_map(F.linear(rows(pooled), matrix * scale, matrix @ (norm.bias - mean * scale)), pooled)
 
 
 class ResNetEmbed(TokenEmbed):
