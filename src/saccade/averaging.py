@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .building import load_model
 from .config import ConfigError
+from .earlier import restore_options
 from .metadata import check_model, read_described
 from .models._identify import resolve_name
 from .weights import find_weights, save_model
@@ -26,7 +27,9 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
     kinds: dict[str, torch.dtype] = {}
     first: dict[str, object] = {}
     for run in runs:
-        about, weights = read_described(find_weights(run))
+        file = find_weights(run)
+        about, weights = read_described(file)
+        about, _ = restore_options(file, about)
         facts = {name: about.get(name) for name in ("model", "outputs", "task", "img_size", "mean", "std", "in_chans")}
         first = first or facts
         differing = [name for name in facts if facts[name] != first[name]]

@@ -11,20 +11,25 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from .carrying import Carrying, start_from_folder
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
+from .data.targets import Counts
+from .earlier import restore_options
 from .freezing import freeze_all_but_classifier, freeze_lower
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError
 from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
-from .plugins.trained import new_parameters, watched, zero_new_classifier
-from .pretrained import PREFIX, class_words, match_classes, open_timm
+from .plugins.trained import new_parameters, zero_new_classifier
+from .pretrained import PREFIX, class_words, find_specification, match_classes, open_timm
 from .registry import option_hints, parse_options
-from .starting import has_head, load_rest, start_from, weights_file
+from .starting import start_from, weights_file
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
+from .tasks.hosting import PREFIX as HOSTED
 from .tasks.opening import TaskChoice, find_task
+from .tasks.text.opening import open_hosted
 from .weights import find_weights, unfinished_note
 
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
@@ -46,13 +51,12 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
         kind = find_task(spec.task)
         # before anything is built: it may not be there
         file = None if kind.builds(config.name) else weights_file(config)
-        model = _create(config, spec)
-        whole, started = file is not None and has_head(file), None
-        if file is not None and not whole:
-            started = start_from(model, file, spec, name=config.name)
-        model = kind.add_head(model, config, spec)
-        if file is not None and whole:
-            started = start_from(model, file, spec, name=config.name)
+        host = _create(config, spec)
+        started = None if file is None else start_from(host, file, spec)
+        if kind.builds(config.name) and config.pretrained and not spec.extra.get("scratch"):
+            started = start_from_folder(host, config.name, spec)
+        model = kind.add_head(host, config, spec)
+        carrying = None if started is None else Carrying(started, model, spec)
         torch.manual_seed(seed + 1)
         for text in config.plugins:
             name, options = parse_plugin(text)
@@ -60,17 +64,13 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
             if not is_task(made):
                 if "num_classes" in option_hints(made):
                     options.setdefault("num_classes", len(spec.outputs))
-                shape = (spec.in_chans, spec.img_size, spec.img_size)
-                look = (
-                    nullcontext()
-                    if started is None
-                    else watched(model, text, shape, spec.notes.append, classifier=started.own_classes)
-                )
-                with _options_explained(name, options), look:
+                carried = nullcontext() if carrying is None else carrying.attaching(text)
+                with _options_explained(name, options), carried:
                     attach(model, made(**options))
-    if started is not None:
-        load_rest(model, started, spec)
-        model.new_parameters = new_parameters(model, started.parameters)  # type: ignore[assignment]
+    if carrying is not None:
+        carrying.finish(name=config.name)
+    if started is not None and file is not None:
+        model.new_parameters = new_parameters(model, set(started.parameters))  # type: ignore[assignment]
         zero_new_classifier(model)
     return model
 
@@ -94,18 +94,16 @@ def build_task(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 2)
-        task = choice.kind.build(model, spec, options=choice.options, loss=loss, counts=counts, total=total)
         plugins = [(name, options) for name, options in map(parse_plugin, config.plugins) if is_task(PLUGINS[name])]
-        plugins.sort(key=lambda plugin: not issubclass(PLUGINS[plugin[0]], TEACHER_TASKS))  # what others are put around
+        taught = [plugin for plugin in plugins if issubclass(PLUGINS[plugin[0]], TEACHER_TASKS)]
+        if taught:
+            task = _taught(taught, model, choice, spec, loss, Counts(counts, total))
+        else:
+            task = choice.kind.build(model, spec, options=choice.options, loss=loss, counts=counts, total=total)
         for name, options in plugins:
-            made = PLUGINS[name]
-            taught = issubclass(made, TEACHER_TASKS)
-            if taught and not issubclass(made, choice.kind):
-                raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
-            with _options_explained(name, options):
-                task = _taught(name, model, options, spec) if taught else made(task, **options)
-            if taught:
-                task.spec = spec
+            if (name, options) not in taught:
+                with _options_explained(name, options):
+                    task = PLUGINS[name](task, **options)
     if config.probe:
         freeze_all_but_classifier(model)
     elif config.freeze:
@@ -133,9 +131,36 @@ def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
         ) from error
 
 
-def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpec) -> Task:
-    """Return a task whose labels come from a teacher, or from the maps one made."""
-    options, made = dict(options), PLUGINS[name]
+def _taught(
+    plugins: list[tuple[str, dict[str, Any]]],
+    model: nn.Module,
+    choice: TaskChoice,
+    spec: InputSpec,
+    loss: LossConfig,
+    counts: Counts,
+) -> Task:
+    """Return the task with labels from a teacher, or from the maps one made, in the place of the plain one."""
+    (name, options), made = plugins[0], PLUGINS[plugins[0][0]]
+    if len(plugins) > 1:
+        names = ", ".join(other for other, _ in plugins)
+        raise ConfigError(f"the plug-ins {names} were given; a model learns from one teacher: leave all but one out")
+    if not issubclass(made, choice.kind):
+        raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
+    settings = choice.kind.arguments(spec, choice.options, loss, counts)
+    with _options_explained(name, options):
+        task: Task = made(model, **{**settings, **_labels(name, options, spec)})
+    task.spec, task.primary = spec, choice.kind.primary_of(spec)  # type: ignore[misc]
+    if loss.smoothing and isinstance(task, TokenLabelling) and not task.learns_targets:
+        spec.notes.append(
+            f"loss.smoothing = {loss.smoothing:g} changes nothing: the labels are the teacher's, smoothed by "
+            f"{name}:smoothing={task.smoothing:g}"
+        )
+    return task
+
+
+def _labels(name: str, options: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
+    """Return a teacher plug-in's options, with the teacher or the maps that they name opened."""
+    options = dict(options)
     path, maps = options.pop("teacher", None), options.pop("maps", None)
     if path is None and name == "distill":
         raise ConfigError(
@@ -145,7 +170,7 @@ def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpe
     if maps is not None:
         options["maps"] = LabelMaps(maps).checked(spec.outputs)
     if path is None:
-        return made(model, **options)
+        return options
     teacher, other, known = open_teacher(path)
     if other.task != spec.task or other.in_chans != spec.in_chans:
         raise ConfigError(
@@ -159,8 +184,8 @@ def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpe
         "classes": match_classes(spec.outputs, known, teacher=path),
     }
     if name == "distill":
-        return made(model, teacher, **fitted, **options)
-    return made(model, TeacherLabels(teacher, **fitted), **options)
+        return {"teacher": teacher, **fitted, **options}
+    return {"teacher": TeacherLabels(teacher, **fitted), **options}
 
 
 def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
@@ -201,17 +226,23 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
-    """Build a run's model with its plug-ins and weights, in evaluation mode.
+    """Build a run's model with its plug-ins and weights, or one by its name with weights, in evaluation mode.
 
     Args:
-        path: a run's folder or its `model.safetensors`.
+        path: a run's folder or its `model.safetensors`; NAME, timm:NAME or NAME@FILE, see `open_timm`; or hf:NAME, see
+            `open_hosted`.
 
     Returns:
         The model, and what goes in and comes out.
     """
+    if str(path).startswith(HOSTED):
+        return open_hosted(str(path))
+    if (named := find_specification(path)) is not None:
+        return open_timm(named)
     file = find_weights(path)
     about, weights = read_described(file)
-    note = unfinished_note(file, about)
+    about, earlier = restore_options(file, about)
+    told = [note for note in (unfinished_note(file, about), earlier) if note is not None]
     with described_by(file, weights):
         check_inputs(about)
         spec = InputSpec.from_dict(about)
@@ -230,7 +261,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
             f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
             "of the run that wrote them"
         ) from None
-    if note is not None:
+    for note in told:
         spec.notes.append(note)
         warnings.warn(note, stacklevel=2)
     return model.eval(), spec

@@ -44,7 +44,9 @@ class Parser(ArgumentParser):
             is_flag = len(word) > 1 and word.startswith("-") and " " not in flag
             if is_flag and flag not in self._option_string_actions and not re.match(r"-\.?\d", word):
                 self.error(f"there is no flag {flag}{_nearest(flag, self._option_string_actions)}")
-        return self.parse_args(words, Args())
+        args = self.parse_args(words, Args())
+        args.given = frozenset(name for name, value in vars(args).items() if value != self.get_default(name))
+        return args
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and stop."""

@@ -1,6 +1,7 @@
 """A trained model, opened once for all that ask it: evaluate, explain, predict, serve and export."""
 
 import difflib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -10,19 +11,20 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .building import load_model, resolve_name
+from .building import load_model
 from .data.augment import Normalize
 from .data.spec import InputSpec
 from .metadata import read_about
 from .models import CheckpointError
-from .pretrained import PREFIX, open_timm
+from .pretrained import PREFIX, find_specification, open_timm
 from .tasks import Task
+from .tasks.hosting import PREFIX as HOSTED
 from .tasks.opening import find_task
 from .weights import find_weights
 
 UNFINISHED = " (unfinished)"  # at the end of a name
 ALLOWED = "a run's folder, its model.safetensors"
-Origin = Literal["run", "timm", "module"]
+Origin = Literal["run", "timm", "hf", "module"]
 
 
 @dataclass
@@ -32,7 +34,7 @@ class LoadedModel:
     model: nn.Module  # in evaluation mode
     spec: InputSpec  # what goes in and comes out
     name: str  # what to call it
-    origin: Origin = "module"  # "run" (or the weights of one), "timm" or "module"
+    origin: Origin = "module"  # "run" (or the weights of one), "timm", "hf" or "module"
     folder: Path | None = None  # of the run it is from; None where it is of no run
     notes: tuple[str, ...] = field(default=())  # what the reader should know
     unfinished: bool = False  # its training has not come to its end; its name says so, on pages and in answers
@@ -58,16 +60,19 @@ class LoadedModel:
 
 
 def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
-    """Open a model to be asked, in evaluation mode: a run, the weights one wrote, or timm's by name with its weights.
+    """Open a model to be asked, in evaluation mode: a run, the weights one wrote, or one by its name with weights.
 
     Args:
-        target: a run's folder, its `model.safetensors`, or a name timm has pretrained weights for, also as `timm:NAME`
-            or `timm:NAME@FILE`.
+        target: a run's folder, its `model.safetensors`, or a name timm has pretrained weights for, also as `timm:NAME`;
+            NAME@FILE, a model with the weights of a file, such as a published checkpoint of one of ours; or `hf:` and a
+            text classifier's folder or name on Hugging Face.
         device: where to; the CPU if not given.
     """
     path = Path(target).expanduser()
-    name = str(target).removeprefix(PREFIX)
-    if path.exists() or not (str(target).startswith(PREFIX) or timm.is_model(name.split(".")[0])):
+    named = find_specification(target)
+    if str(target).startswith(HOSTED):
+        found = LoadedModel(*load_model(target), Path(str(target).removeprefix(HOSTED)).name, "hf")
+    elif named is None:
         model, spec = load_model(target)
         folder = path if path.is_dir() else path.parent
         run = folder if (folder / "config.yaml").is_file() else None
@@ -75,7 +80,7 @@ def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
         if "unfinished" in read_about(find_weights(target)):
             found.name, found.unfinished = f"{found.name}{UNFINISHED}", True
     else:
-        found = LoadedModel(*open_timm(name), name.partition("@")[0], "timm")
+        found = LoadedModel(*open_timm(named), re.split("[:@]", named)[0], "timm")
     if device is not None:
         found.model = found.model.to(open_device(device))
     return found
@@ -98,22 +103,21 @@ def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
 
     Args:
         target: what was given; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
-        allowed: what may be given besides a timm model, in words.
+        allowed: what may be given besides a model by its name, in words.
     """
     path = Path(target).expanduser()
     if path.is_dir():
         _require_weights(path)
-    if path.exists():
-        return str(target)
-    try:
-        return resolve_name(str(target))
-    except ValueError:
-        near = difflib.get_close_matches(str(target), timm.list_models(), n=3)
-        hint = f" (the nearest are {', '.join(near)})" if near else ""
-        raise CheckpointError(
-            f"there is no {target}, and timm has no model of that name{hint}; give {allowed}, or the name of a timm "
-            "model with pretrained weights"
-        ) from None
+    named = find_specification(target)
+    if named is not None or path.exists() or str(target).startswith(HOSTED):
+        return named or str(target)
+    name = re.split("[:@]", str(target).removeprefix(PREFIX))[0]
+    near = difflib.get_close_matches(name, timm.list_models(), n=3)
+    hint = f" (the nearest are {', '.join(near)})" if near else ""
+    raise CheckpointError(
+        f"there is no {target}, and timm has no model of that name{hint}; give {allowed}, or the name of a timm "
+        "model with pretrained weights, or NAME@FILE"
+    )
 
 
 def _require_weights(folder: Path) -> None:

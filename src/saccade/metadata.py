@@ -10,7 +10,6 @@ import json
 import math
 import sys
 import types
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +24,14 @@ from torch.overrides import TorchFunctionMode
 
 from .config import ModelConfig, overlay, short
 from .models import CheckpointError
+from .models._official import suggest_name
+from .registry import join_hints, option_hints
 
 KEY = "saccade"
+VERSION = 2  # of descriptions; from 2 on they hold every option that builds the model
 SIDE, SHORTER, CLASSES = 8192, 65536, 1_000_000  # most of each
-TEXT, ITEMS, NUMBER, PLUGINS = 200, 256, 2**20, 32  # characters, entries and size of an option; plug-ins
+TEXT, ITEMS, NUMBER = 200, 256, 2**20  # characters, entries and size of an option
+PLUGINS, PLUGIN_TEXT = 32, 4096  # how many, and characters of one: a path of label maps may be long
 SPARE_ELEMENTS, SPARE_TENSORS = 2**26, 10_000  # what building may take beside the weights: masks, tables of places
 MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
 RESERVED = ("pretrained", "num_classes", "in_chans", "device", "dtype", "out_indices", "cfg")
@@ -63,9 +66,7 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from None
     except (SafetensorError, KeyError, ValueError, RecursionError):
-        raise CheckpointError(
-            f"{file} was not written by saccade; give a run's folder or its model.safetensors"
-        ) from None
+        raise CheckpointError(f"{file} was not written by saccade{suggest_name(file)}") from None
     about.setdefault("outputs", about.get("classes"))  # as earlier versions wrote it
     missing = [name for name in ("model", "outputs", "in_chans", "img_size", "mean", "std") if about.get(name) is None]
     if missing:
@@ -111,13 +112,15 @@ def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelCo
     for opened in ("pretrained", "checkpoint"):
         if value := getattr(config, opened):
             raise ValueError(f"model.{opened} = {short(repr(value))}; a file of weights names no others")
-    if len(config.plugins) > PLUGINS or any(len(text) > TEXT for text in config.plugins):
-        raise ValueError(f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {TEXT} characters")
+    if len(config.plugins) > PLUGINS or any(len(text) > PLUGIN_TEXT for text in config.plugins):
+        raise ValueError(
+            f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {PLUGIN_TEXT} characters"
+        )
     allowed = {} if resolve is None else constructor_options(name)
     for option, value in config.options.items():
         if option not in allowed:
             raise ValueError(f"model.options has {short(repr(option))}, which is no argument of {name}'s constructor")
-        if not _is_plain(value) or not _fits(value, allowed[option]):
+        if not takes(value, allowed[option]):
             raise ValueError(f"model.options.{option} = {short(repr(value))}, which {name} does not take")
     return config
 
@@ -129,14 +132,18 @@ def constructor_options(name: str) -> dict[str, Any]:
     """
     module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
     found: dict[str, Any] = {}
-    for made in vars(module).values():
-        if inspect.isclass(made) and issubclass(made, nn.Module):
-            hints = _arguments(made)
-            found |= hints if "num_classes" in hints else {}
-            settings = hints.get("cfg")
-            if "num_classes" in hints and dataclasses.is_dataclass(settings):
-                found |= {field.name: Any for field in dataclasses.fields(settings)}
+    for made in model_classes(module):
+        hints = option_hints(made)
+        settings = hints.get("cfg")
+        fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
+        found = join_hints(found, hints, {field.name: Any for field in fields})
     return {option: hint for option, hint in found.items() if option not in RESERVED}
+
+
+def model_classes(module: types.ModuleType) -> list[type[nn.Module]]:
+    """Return the classes of a module that make whole models: those that are told the number of classes."""
+    made = (one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, nn.Module))
+    return [one for one in made if "num_classes" in option_hints(one)]
 
 
 @contextmanager
@@ -170,20 +177,9 @@ class _Allowance(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _arguments(made: type) -> dict[str, Any]:
-    """Return the named arguments of a class and the classes it is made of, with their hints."""
-    found: dict[str, Any] = {}
-    for one in reversed(made.__mro__):
-        if one in (nn.Module, object) or "__init__" not in vars(one):
-            continue
-        try:
-            hints = typing.get_type_hints(one.__init__)  # type: ignore[misc]
-        except NameError:  # a hint for checkers alone
-            hints = {}
-        for argument in list(inspect.signature(one.__init__).parameters.values())[1:]:  # type: ignore[misc]
-            if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
-                found[argument.name] = hints.get(argument.name, Any)
-    return found
+def takes(value: Any, hint: Any) -> bool:
+    """Whether an option may have a value in a file of weights: a plain one, and what its hint wants."""
+    return _is_plain(value) and _fits(value, hint)
 
 
 def _is_number(value: Any) -> bool:
@@ -192,6 +188,8 @@ def _is_number(value: Any) -> bool:
 
 def _is_plain(value: Any, depth: int = 4) -> bool:
     """Whether a value is of small numbers and short texts, and of short lists and names of these."""
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+        return False  # JSON has other names only as texts
     if isinstance(value, list | tuple | dict):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         return depth > 0 and len(value) <= ITEMS and all(_is_plain(part, depth - 1) for part in parts)
@@ -210,7 +208,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return value in args
     if origin in (list, tuple, Sequence):
-        return isinstance(value, list | tuple) and all(_fits(part, args[0] if args else Any) for part in value)
+        kinds = [arg for arg in args if arg is not Ellipsis] or [Any]
+        return isinstance(value, list | tuple) and all(any(_fits(part, kind) for kind in kinds) for part in value)
     if origin is dict or hint is dict:
         return isinstance(value, dict)
     if hint in (int, float):

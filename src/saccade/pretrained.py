@@ -10,56 +10,97 @@ from urllib.parse import urlsplit
 import timm
 from torch import nn
 
-from .config import ConfigError, nearest
+from .config import ConfigError, nearest, read_value
 from .data.spec import InputSpec
 from .data.split import abbreviate
+from .metadata import check_model
 from .models import CheckpointError
 from .models._identify import resolve_name
 from .models._official import read_checkpoint
+from .published import build_published, is_ours
+from .registry import split_options
 
 PREFIX = "timm:"
 WAIT = 5  # seconds for the hub to answer
 
 
+def find_specification(target: str | Path) -> str | None:
+    """Return in full what names a model with its weights, for `open_timm`; None for a path, or what is no model.
+
+    It is "NAME", "NAME:option=value,...", or one of these with "@FILE", each also after "timm:". A path that is there
+    goes before a model of that name; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
+    """
+    text = str(target)
+    if not text.startswith(PREFIX) and Path(text).expanduser().exists():
+        return None
+    given, at, file = text.removeprefix(PREFIX).partition("@")
+    name, colon, options = given.partition(":")
+    try:
+        full = resolve_name(name)
+    except ValueError:
+        return None
+    if at and not Path(file).expanduser().is_file():
+        raise FileNotFoundError(f"{target} was given: there is no file {file}")
+    return f"{full}{colon}{options}{at}{file}"
+
+
 def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
-    """Build a model of timm with its trained weights, in evaluation mode; nothing is unpickled.
+    """Build a model with its trained weights, in evaluation mode; nothing in a file is run.
 
     Args:
-        target: "NAME", whose weights the hub has or has given before, or "NAME@FILE", a file of them in safetensors.
+        target: "NAME", whose weights the hub has or has given before, or "NAME@FILE", a file of them: for timm's models
+            in safetensors, for this package's also as .pth and in the published layout. Options of the constructor
+            stand behind the name, "NAME:option=value,...".
     """
-    name, at, file = target.partition("@")
+    given, at, file = target.partition("@")
+    name, _, texts = given.partition(":")
     if not timm.is_model(name.split(".")[0]):
         raise ConfigError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
     cfg = timm.get_pretrained_cfg(name)
     if cfg is None:
         raise ConfigError(f"timm tells nothing of the weights of {name!r}; name a model as timm.list_pretrained() does")
+    options = _read_options(name, texts)
     path = Path(file).expanduser() if at else _fetch(name, cfg)
-    if path.suffix != ".safetensors":
-        raise CheckpointError(
-            f"{path} was given for the weights of {name}; give a .safetensors file, which no code can hide in: "
-            "safetensors.torch.save_file(weights, FILE) writes one"
-        )
-    try:
-        model: Any = timm.create_model(
-            name, pretrained=True, pretrained_cfg_overlay={"state_dict": read_checkpoint(path)}
-        )
-    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        detail = " ".join(str(error).split())[:300]
-        raise CheckpointError(
-            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({detail}); name the model "
-            "they were made for"
-        ) from None
+    model: Any = build_published(name, options, path) if is_ours(name) else _build_timm(name, options, path, cfg)
     data = timm.data.resolve_model_data_config(model)
-    size = data["input_size"][-1]
+    size = options.get("img_size", data["input_size"][-1])
     spec = InputSpec(
         outputs=tuple(words[0] for words in class_words(name, model.num_classes)),
-        in_chans=data["input_size"][0],
+        in_chans=model.in_chans if is_ours(name) else data["input_size"][0],
         img_size=size,
         mean=list(data["mean"]),
         std=list(data["std"]),
         shorter=round(size / data["crop_pct"]),
     )
     return model.eval(), spec
+
+
+def _read_options(name: str, texts: str) -> dict[str, Any]:
+    """Return options of a model's constructor, written "option=value,option=value"."""
+    pairs = [part.partition("=") for part in split_options(texts)]
+    options = {key.strip(): read_value(value) for key, _, value in pairs}
+    try:
+        return check_model({"name": name, "options": options}, resolve=resolve_name).options
+    except ValueError as error:
+        raise ConfigError(f"{name}:{texts} was given; {error}") from None
+
+
+def _build_timm(name: str, options: dict[str, Any], path: Path, cfg: Any) -> nn.Module:
+    """Build a model of timm with the weights of a file."""
+    if path.suffix != ".safetensors":
+        raise CheckpointError(
+            f"{path} was given for the weights of {name}; give a .safetensors file, which no code can hide in: "
+            "safetensors.torch.save_file(weights, FILE) writes one"
+        )
+    overlay = {"state_dict": read_checkpoint(path)}
+    try:
+        return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        detail = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({detail}); name the model "
+            "they were made for"
+        ) from None
 
 
 def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teacher: str) -> list[int] | None:
@@ -126,7 +167,8 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
-    instead = instead or f"give a file of them by {PREFIX}{name}@FILE.safetensors"
+    own = f"{name}@FILE" if is_ours(name) else f"{PREFIX}{name}@FILE.safetensors"
+    instead = instead or f"give a file of them by {own}"
     file = (cfg.hf_hub_filename or "model.safetensors").replace("pytorch_model.bin", "model.safetensors")
     if not cfg.hf_hub_id:
         raise CheckpointError(f"timm's hub has no weights of {name}; {instead}")

@@ -2,7 +2,7 @@
 
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -124,11 +124,25 @@ RANGES: dict[str, Range | Several] = {
 }
 
 
-def require_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Refuse an option's value that is none of those allowed."""
-    allowed = list(allowed)
+def require_choice(name: str, value: Any, allowed: Any) -> None:
+    """Refuse an option's value that is none of those allowed: listed, or written as the option's type hint."""
+    allowed = choices(allowed) if get_origin(allowed) in (Literal, Union, types.UnionType) else list(allowed)
     if value not in allowed:
         raise ValueError(f"{name}={value!r} was given; allowed are {', '.join(map(repr, allowed))}")
+
+
+def choices(hint: Any) -> list[Any]:
+    """Return the values that a type hint lists: those of its literals, and None."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        return [value for arg in get_args(hint) for value in choices(arg)]
+    return [None] if hint is type(None) else []
+
+
+def from_none(value: Any) -> Any:
+    """Return None for the word "none", which stands for it where None would be left out; anything else as it is."""
+    return None if isinstance(value, str) and value == "none" else value
 
 
 def require_number(name: str, value: float | None, low: float, high: float) -> None:

@@ -126,20 +126,43 @@ def option_hints(made: Any) -> dict[str, Any]:
     """Return the options of a registered one by name, with what each takes.
 
     They are the arguments of its constructor. Where that hands `**options` on, those of the classes it names as
-    `option_sources` belong to them too, but for what it names as `option_hidden`.
+    `option_sources`, or else of the class it extends, belong to them too, but for what it names as `option_hidden`.
     """
-    init = made.__init__ if inspect.isclass(made) else made
-    found = typing.get_type_hints(init)
+    lineage = [one for one in made.__mro__ if "__init__" in vars(one)] if inspect.isclass(made) else [made]
+    init: Any = vars(lineage[0])["__init__"] if inspect.isclass(made) else made
     parameters = inspect.signature(init).parameters.values()
+    try:
+        found = typing.get_type_hints(init)
+    except NameError:  # a hint for checkers alone
+        found = {}
     hints = {
         one.name: found.get(one.name, Any)
         for one in parameters
         if one.name != "self" and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
     }
-    for inner in getattr(made, "option_sources", ()):
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        sources = getattr(made, "option_sources", lineage[1:2])
+        more = join_hints(*(option_hints(source) for source in sources if source is not object))
         hidden = (*hints, *getattr(made, "option_hidden", ()))
-        hints |= {name: hint for name, hint in option_hints(inner).items() if name not in hidden}
+        hints |= {name: hint for name, hint in more.items() if name not in hidden}
     return hints
+
+
+def option_defaults(made: Any) -> dict[str, Any]:
+    """Return the options of a registered one by name, with what each is if it is not given."""
+    found: dict[str, Any] = {}
+    for source in (*reversed(getattr(made, "option_sources", ())), made):
+        found |= {one.name: one.default for one in inspect.signature(source).parameters.values()}
+    return {name: found[name] for name in option_hints(made) if name in found}
+
+
+def join_hints(*several: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of several makers by name; one that they share takes what any of them takes."""
+    joined: dict[str, Any] = {}
+    for hints in several:
+        for name, hint in hints.items():
+            joined[name] = hint if joined.get(name, hint) == hint else joined[name] | hint
+    return joined
 
 
 def split_options(text: str) -> list[str]:

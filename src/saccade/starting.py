@@ -1,5 +1,6 @@
 """Weights that a model starts from: recognised, fitted, and every tensor that does not fit named."""
 
+import copy
 import difflib
 import inspect
 import time
@@ -12,56 +13,59 @@ from typing import Any
 import timm
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from .config import ModelConfig
+from .config import ConfigError, ModelConfig
 from .data.spec import InputSpec
 from .data.split import abbreviate
+from .earlier import restore_options
 from .metadata import check_inputs, check_model, read_about
 from .models import CheckpointError
 from .models._backbone import Backbone
-from .models._identify import describe, resolve_name
-from .models._official import adapt, read_checkpoint
+from .models._identify import Unfilled, describe, resolve_name
+from .models._official import compare, read_checkpoint
 from .models._published import rename_foreign
 from .pretrained import find_pretrained
+from .tasks.segmentation.pyramid import FeaturePyramid
 from .weights import find_weights, unfinished_note
 
 SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
-FILLING = ("normal_", "uniform_", "zero_", "fill_", "mul_", "add_", "sub_", "div_", "erfinv_", "clamp_")
+BACKBONE = "backbone."  # before the names of a backbone that has a dense task's head on it
 COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
-
-
-@dataclass
-class Started:
-    """What a model has from a file of weights."""
-
-    file: Path  # the file
-    parameters: set[int] = field(default_factory=set)  # ids of those that were loaded; all others are new
-    # tensors of the file that had no place; plug-ins may have one for them
-    rest: dict[str, Tensor] = field(default_factory=dict)
-    own_classes: bool = True  # whether the file's classifier was for the data's classes
 
 
 @dataclass
 class Fit:
     """Tensors of a file under a model's names, and what does not fit."""
 
-    weights: dict[str, Tensor]
-    rest: dict[str, Tensor]
-    missing: list[str]
-    mismatched: list[str]
-    dropped: list[str]
+    given: dict[str, Tensor]  # all of them
+    weights: dict[str, Tensor]  # those that fit
+    rest: list[str]  # those that the model has no place for
+    missing: list[str]  # those that the file lacks
+    mismatched: list[str]  # those of another shape
+    dropped: list[str]  # of a classifier for other classes
     resampled: list[str]
 
-    @property
-    def misfits(self) -> int:
-        """How many tensors of the file or the model have no counterpart, classifiers aside."""
-        return len(self.surplus) + len(self.missing) + len(self.mismatched)
+
+@dataclass
+class Started:
+    """What a model has from a file of weights."""
+
+    file: Path  # the file, or the folder of Hugging Face
+    host: nn.Module  # the model, without plug-ins and a task's head
+    about: Mapping[str, Any]  # what it says of itself, unchecked
+    fit: Fit  # to the host, as it is without plug-ins and a task's head
+    head: dict[str, Tensor]  # of the head of a dense task that is in the file besides
+    classes: "Classes"  # how the file's are related to the data's
+    # those that were loaded, by their ids: kept, so that no other takes the id of one that a task's head needs not
+    parameters: dict[int, Tensor] = field(default_factory=dict)
+    own_classes: bool = True  # whether the host's classifier is the file's
 
     @property
-    def surplus(self) -> list[str]:
-        """Tensors of the file that the model has no place for."""
-        return [key for key in self.rest if not key.endswith(COUNTER)]
+    def plugins(self) -> list[str]:
+        """What was attached to the model in the file, as settings name it."""
+        model = self.about.get("model")
+        plugins = model.get("plugins") if isinstance(model, Mapping) else None
+        return [str(text) for text in plugins] if isinstance(plugins, list) else []
 
 
 def weights_file(config: ModelConfig) -> Path | None:
@@ -90,7 +94,7 @@ def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
     file = weights_file(config)
     if file is None:
         return None
-    about = read_about(file)
+    about, _ = restore_options(file, read_about(file))
     patches = {"patch_size": 16} if "patch16" in resolve_name(config.name) else {}  # small images get others else
     if "model" not in about:
         return Known(cfg["input_size"][-1], 3, list(cfg["mean"]), list(cfg["std"]), patches)
@@ -112,88 +116,111 @@ def model_of(checkpoint: str | None) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def has_head(file: Path) -> bool:
-    """Tell whether weights are those of a backbone with a task's head on it."""
-    return file.suffix == ".safetensors" and any(name.startswith("backbone.") for name in read_checkpoint(file))
+def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
+    """Load what fits of a file into a model without plug-ins; a classifier for other classes is left as it is.
 
-
-def start_from(model: nn.Module, file: Path, spec: InputSpec, *, name: str) -> Started:
-    """Load the weights of a file; a classifier for other classes is left as it is.
+    Whether the rest has a place is known when a task's head and plug-ins are on it: `carrying.py`.
 
     Args:
-        model: to fill; it is changed only if the weights fit.
-        file: ours, timm's, or of a published layout.
+        host: to fill; timm's or ours, with its classifier.
+        file: ours, timm's, or of a published layout; also a run of a dense task, of which it takes the backbone.
         spec: of the data; takes notes of what was resampled, left out and not found.
     """
-    about = read_about(file)
-    note = unfinished_note(file, about)
-    spec.notes += [note] if note is not None else []
-    fit = _fit(model, read_checkpoint(file))
-    if fit.missing or fit.mismatched or fit.rest:
-        _refuse_misfit(model, fit, file, name=name, plugins=_plugins(about))
-    heads = _heads(model)
-    before = {key: value.clone() for key, value in model.state_dict().items() if _within(key, heads)}
-    model.load_state_dict(fit.weights, strict=False)
-    dropped, own_classes = fit.dropped, not fit.dropped
-    if not dropped and any(key in fit.weights for key in before):
-        dropped, own_classes = _match_classes(model, before, about, spec, file)
+    about, earlier = restore_options(file, read_about(file))
+    spec.notes += [note for note in (unfinished_note(file, about), earlier) if note is not None]
+    weights, head = _split_head(host, read_checkpoint(file))
+    fit = _fit(host, weights)
+    heads, classes = heads_of(host), Classes(about, spec, file)
+    if head:
+        pruned = _pruned(host)
+        lacking = [key for key in host.state_dict() if key not in fit.given and (key in pruned or within(key, heads))]
+        fit.missing = [key for key in fit.missing if key not in pruned]
+        if lacking:
+            spec.notes.append(
+                f"{file.name} is of the task {classes.task}, which takes off {abbreviate(lacking)}: begins anew"
+            )
+    before = {key: value.clone() for key, value in host.state_dict().items() if within(key, heads)}
+    host.load_state_dict(fit.weights, strict=False)
+    dropped = fit.dropped
+    loaded = [key for key in before if key in fit.weights]
+    if not dropped and loaded:
+        dropped = classes.match(host, before)
     if fit.resampled:
         spec.notes.append(f"resampled from {file.name} to fit: {abbreviate(fit.resampled)}")
     if dropped:
         spec.notes.append(f"left out of {file.name}, for other classes: {abbreviate(dropped)}")
-    loaded = fit.weights.keys() - set(dropped)
-    parameters = {id(value) for key, value in model.named_parameters() if key in loaded}
-    return Started(file, parameters, fit.rest, own_classes)
-
-
-def load_rest(model: nn.Module, started: Started, spec: InputSpec) -> None:
-    """Fill plug-ins from what a file had beside the model's own tensors, and name what has no place even so."""
-    own = model.state_dict()
-    host: Any = model
-    heads = host.get_classifier() if hasattr(model, "get_classifier") else ()
-    heads = heads if isinstance(heads, tuple) else (heads,)
-    named = dict(model.named_parameters())
-    spared = set() if started.own_classes else {id(p) for head in heads for p in head.parameters()}
-    placed = {
-        key: value
-        for key, value in started.rest.items()
-        if key in own and own[key].shape == value.shape and id(named.get(key)) not in spared
+    parameters: dict[int, Tensor] = {
+        id(v): v for key, v in host.named_parameters() if key in fit.weights and key not in dropped
     }
-    model.load_state_dict(placed, strict=False)
-    started.parameters |= {id(value) for key, value in model.named_parameters() if key in placed}
-    surplus = [key for key in started.rest if key not in placed and not key.endswith(COUNTER)]
-    if surplus:
-        spec.notes.append(f"left out of {started.file.name}, without a place in the model: {abbreviate(surplus)}")
+    return Started(file, host, about, fit, head, classes, parameters, own_classes=bool(loaded) and not dropped)
+
+
+def _split_head(host: nn.Module, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights of a backbone, and those of a dense task's head that they are written with."""
+    if not any(key.startswith(BACKBONE) for key in weights) or any(
+        key.startswith(BACKBONE) for key in host.state_dict()
+    ):
+        return weights, {}
+    inner = {key.removeprefix(BACKBONE): value for key, value in weights.items() if key.startswith(BACKBONE)}
+    return inner, {key: value for key, value in weights.items() if not key.startswith(BACKBONE)}
+
+
+def _pruned(host: nn.Module) -> set[str]:
+    """Return what a dense task takes off a backbone, so that its runs lack it."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            bare = copy.deepcopy(host)
+            FeaturePyramid(bare)
+    except ConfigError:
+        return set()
+    return host.state_dict().keys() - bare.state_dict().keys()
 
 
 def _fit(model: nn.Module, weights: dict[str, Tensor]) -> Fit:
     """Bring weights to a model's names, grid and channels, changing nothing in the model."""
-    own, heads = model.state_dict(), _heads(model)
+    own, heads = model.state_dict(), heads_of(model)
     if isinstance(model, Backbone):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is left out is said in one place
-            report = adapt(model, dict(weights), strict=False)
-        rest = {key: weights[key] for key in report.unexpected if key in weights}
-        return Fit(report.state_dict, rest, report.missing, [], report.dropped, report.resized)
+        given, dropped, resampled = _converted(model, weights)
+    else:
+        given, dropped, resampled = _renamed(model, weights, heads)
+    left = {key for key, value in given.items() if key in own and own[key].shape != value.shape}
+    # A file may have no classifier, or another in its place, and one for other classes is left out.
+    spared = heads if dropped or not isinstance(model, Backbone) or not any(within(key, heads) for key in given) else ()
+    return Fit(
+        given=given,
+        weights={key: value for key, value in given.items() if key in own and key not in left and key not in dropped},
+        rest=[key for key in given if key not in own and not within(key, spared)],
+        missing=[key for key in own if key not in given and not within(key, spared) and not key.endswith(COUNTER)],
+        mismatched=[key for key in given if key in left and not within(key, spared)],
+        dropped=dropped,
+        resampled=resampled,
+    )
+
+
+def _converted(model: Backbone, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str], list[str]]:
+    """Return weights by the names of one of our models, those of a classifier left out, and those resampled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is left out is said in one place
+        report = compare(model, dict(weights))
+    return report.state_dict, report.dropped, report.resized
+
+
+def _renamed(
+    model: nn.Module, weights: dict[str, Tensor], heads: tuple[str, ...]
+) -> tuple[dict[str, Tensor], list[str], list[str]]:
+    """Return the same for a model of timm."""
+    own = model.state_dict()
     given = rename_foreign(weights, own)
     shapes = {key: value.shape for key, value in given.items()}
     given = _filtered(model, given)
-    first = f"{_cfg(model).get('first_conv')}.weight"
     resampled = [key for key, value in given.items() if key in own and shapes.get(key, value.shape) != value.shape]
+    first = f"{_cfg(model).get('first_conv')}.weight"
     if first in given and first in own and given[first].shape[1:2] == (3,) and own[first].shape[1] not in (3,):
         given[first] = timm.models.adapt_input_conv(own[first].shape[1], given[first])
         resampled.append(first)
     other = [key for key, value in given.items() if key in own and own[key].shape != value.shape]
-    unfit = tuple(head for head in heads if any(_within(key, (head,)) for key in other))
-    dropped = [key for key in given if _within(key, unfit)]
-    return Fit(
-        weights={key: value for key, value in given.items() if key in own and key not in (*other, *dropped)},
-        rest={key: value for key, value in given.items() if key not in own and not _within(key, heads)},
-        missing=[key for key in own if key not in given and not _within(key, heads) and not key.endswith(COUNTER)],
-        mismatched=[key for key in other if not _within(key, heads)],
-        dropped=dropped,
-        resampled=resampled,
-    )
+    unfit = tuple(head for head in heads if any(within(key, (head,)) for key in other))
+    return given, [key for key in given if within(key, unfit)], resampled
 
 
 def _filtered(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -205,33 +232,35 @@ def _filtered(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]
         return weights  # it takes for granted that they are this architecture's; what does not fit is told by name
 
 
-def _refuse_misfit(model: nn.Module, fit: Fit, file: Path, *, name: str, plugins: str) -> None:
-    """Refuse weights that lack something, and those that fit another model better."""
-    if not (fit.missing or fit.mismatched) and plugins:
-        return  # the surplus is the plug-ins' of the run that wrote them
-    better = None
-    if not isinstance(model, Backbone):
-        better = _search(model, rename_foreign(read_checkpoint(file), model.state_dict()), fit.misfits, name=name)
-    parts = [
-        f"{len(keys)} {title}: {abbreviate(keys)}"
-        for title, keys in (
-            ("are missing", fit.missing),
-            ("have another shape", fit.mismatched),
-            ("have no place", fit.surplus),
-        )
-        if keys
-    ]
+def refuse_misfit(started: Started, lost: Mapping[str, list[str]], *, name: str) -> None:
+    """Refuse weights that lack something, and those that fit another model better.
+
+    Args:
+        lost: "missing", "mismatched" and "surplus" tensors, with plug-ins where there are any.
+    """
+    file, host, weights = started.file, started.host, read_checkpoint(started.file)
+    better, misfits = None, sum(map(len, lost.values()))
+    if not isinstance(host, Backbone) and misfits:
+        better = _search(host, rename_foreign(weights, host.state_dict()), misfits, name=name)
     if better is not None:
         raise CheckpointError(
-            f"{file} does not fit {name} ({'; '.join(parts)}); it fits {better}: give --model {better}, or the weights "
-            f"of {name}. Nothing was loaded"
+            f"{file} does not fit {name} ({list_misfits(lost)}); it fits {better}: give --model {better}, or the "
+            f"weights of {name}. Nothing was loaded"
         )
-    if fit.missing or fit.mismatched:
-        looks = describe(read_checkpoint(file)).removesuffix(", none of saccade's")
+    if lost["missing"] or lost["mismatched"]:
+        looks = describe(weights).removesuffix(", none of saccade's")
         raise CheckpointError(
-            f"{file} does not fit {name}: of its tensors {'; '.join(parts)}. They look like {looks}; name the model "
+            f"{file} does not fit {name}: of its tensors {list_misfits(lost)}. They look like {looks}; name the model "
             "that the weights were made for. Nothing was loaded"
         )
+
+
+def list_misfits(lost: Mapping[str, list[str]]) -> str:
+    """Return in words which tensors are missing, of another shape, or without a place."""
+    titles = {"missing": "are missing", "mismatched": "have another shape", "surplus": "have no place"}
+    return "; ".join(
+        f"{len(lost[kind])} {title}: {abbreviate(lost[kind])}" for kind, title in titles.items() if lost[kind]
+    )
 
 
 def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, name: str) -> str | None:
@@ -249,73 +278,71 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
         if time.process_time() > until or misfits == 0:
             break
         try:
-            with torch.device("meta"), _Unfilled():
+            with torch.device("meta"), Unfilled():
                 made = timm.create_model(other)
         except Exception:  # one that cannot be built here is not it
             continue
-        heads = _heads(made)
+        heads = heads_of(made)
         found = len(_shapes(made.state_dict(), heads) ^ _shapes(weights, heads))
         if found < misfits:
             best, misfits = other, found
     return best
 
 
-class _Unfilled(TorchFunctionMode):
-    """Leave tensors as they are that a constructor fills; without memory that costs most of its time."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return the tensor that was to be filled; do anything else as asked."""
-        if getattr(func, "__name__", "") in FILLING and args:
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
 def _shapes(tensors: Mapping[str, Tensor], heads: tuple[str, ...]) -> set[tuple[str, torch.Size]]:
     return {
-        (key, value.shape) for key, value in tensors.items() if not _within(key, heads) and not key.endswith(COUNTER)
+        (key, value.shape) for key, value in tensors.items() if not within(key, heads) and not key.endswith(COUNTER)
     }
 
 
-def _match_classes(
-    model: nn.Module, before: Mapping[str, Tensor], about: Mapping[str, Any], spec: InputSpec, file: Path
-) -> tuple[list[str], bool]:
-    """Bring a loaded classifier to the data's classes by their names, or put its first values back.
+class Classes:
+    """How the classes of a file are related to the data's, said in the spec's notes where it matters.
 
-    Returns:
-        The tensors that were left out, and whether the classifier is for the data's classes.
+    Args:
+        about: what the file says of itself, unchecked.
+        spec: of the data.
+        file: for the notes.
     """
-    names, task = about.get("outputs", about.get("classes")), about.get("task", "classify")
-    if not isinstance(names, list):
-        if len(spec.outputs) > 1:
-            spec.notes.append(
-                f"{file.name} does not name its {len(spec.outputs)} classes; they are taken for the data's, in this "
-                f"order: {abbreviate(spec.outputs)}"
-            )
-        return [], True
-    if names == list(spec.outputs) and task == spec.task:
-        return [], True
-    own = model.state_dict()
-    if sorted(map(str, names)) == sorted(spec.outputs) and task == spec.task:
-        order = torch.tensor([names.index(output) for output in spec.outputs])
+
+    def __init__(self, about: Mapping[str, Any], spec: InputSpec, file: Path) -> None:
+        names = about.get("outputs", about.get("classes"))
+        self.task = about.get("task", "classify")
+        self.spec, self.said = spec, False
+        self.same, self.order, self.note = True, None, ""
+        if not isinstance(names, list):
+            if len(spec.outputs) > 1:
+                self.note = (
+                    f"{file.name} does not name its {len(spec.outputs)} classes; they are taken for the data's, in "
+                    f"this order: {abbreviate(spec.outputs)}"
+                )
+        elif self.task == spec.task and sorted(map(str, names)) == sorted(spec.outputs):
+            if names != list(spec.outputs):
+                self.order = torch.tensor([names.index(output) for output in spec.outputs])
+                self.note = f"the classes of {file.name} are the data's in another order; its classifier was reordered"
+        else:
+            self.same = False
+            self.note = f"{file.name} was trained for {abbreviate(names)}, the data is of {abbreviate(spec.outputs)}"
+
+    def match(self, model: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
+        """Bring tensors that were loaded to the data's classes, or put back what they were before.
+
+        Returns:
+            Those that are for other classes.
+        """
+        self.say()
+        own = model.state_dict()
         with torch.no_grad():
-            for key in before:
-                if own[key].ndim and len(own[key]) == len(order):
-                    own[key].copy_(own[key][order])
-        spec.notes.append(f"the classes of {file.name} are the data's in another order; its classifier was reordered")
-        return [], True
-    with torch.no_grad():
-        for key, value in before.items():
-            own[key].copy_(value)
-    spec.notes.append(f"{file.name} was trained for {abbreviate(names)}, the data is of {abbreviate(spec.outputs)}")
-    return list(before), False
+            for key, value in before.items():
+                if not self.same:
+                    own[key].copy_(value)
+                elif self.order is not None and own[key].ndim and len(own[key]) == len(self.order):
+                    own[key].copy_(own[key][self.order])
+        return [] if self.same else list(before)
 
-
-def _plugins(about: Mapping[str, Any]) -> str:
-    model = about.get("model")
-    plugins = model.get("plugins") if isinstance(model, Mapping) else None
-    return ", ".join(map(str, plugins)) if isinstance(plugins, list) else ""
+    def say(self) -> None:
+        """Note the relation, once."""
+        self.spec.notes += [self.note] if self.note and not self.said else []
+        self.said = True
 
 
 def _cfg(model: nn.Module) -> Mapping[str, Any]:
@@ -323,7 +350,7 @@ def _cfg(model: nn.Module) -> Mapping[str, Any]:
     return cfg if isinstance(cfg, Mapping) else vars(cfg)
 
 
-def _heads(model: nn.Module) -> tuple[str, ...]:
+def heads_of(model: nn.Module) -> tuple[str, ...]:
     """Return the modules whose weights depend on the classes."""
     if isinstance(model, Backbone):
         return model.classifier
@@ -331,5 +358,6 @@ def _heads(model: nn.Module) -> tuple[str, ...]:
     return (classifier,) if isinstance(classifier, str) else tuple(classifier)
 
 
-def _within(key: str, modules: Iterable[str]) -> bool:
+def within(key: str, modules: Iterable[str]) -> bool:
+    """Tell whether a tensor belongs to one of some modules, by its name."""
     return any(key == name or key.startswith(f"{name}.") for name in modules)

@@ -9,15 +9,18 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .config import ModelConfig
+from .config import ConfigError, ModelConfig
 from .data.spec import InputSpec
 from .files import sort_header, whole_file
-from .metadata import constructor_options
+from .metadata import KEY, VERSION, check_inputs, check_model
 from .models import CheckpointError
 from .models._identify import resolve_name
 from .tasks.opening import find_task
 from .wording import count_of
 
+# Options of timm that say where weights come from and build nothing, and what inside of them would build something.
+SOURCES = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
+BUILDING = ("global_pool", "num_classes", "input_size", "fixed_input_size")
 FINAL, LAST, BEST = "model.safetensors", "last.safetensors", "best.safetensors"  # in a run's folder
 
 
@@ -30,15 +33,42 @@ def save_model(
     unfinished: Mapping[str, int] | None = None,
 ) -> None:
     """Write weights with what builds and feeds their model, and of unfinished training step, epoch and epochs."""
-    own = find_task(spec.task).builds(config.name)
-    # Others, such as where weights came from, build nothing.
-    allowed = {} if own else constructor_options(resolve_name(config.name))
-    options = {name: value for name, value in config.options.items() if name in allowed}
-    model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
     tensors = {name: value.detach().cpu() for name, value in weights.items()}
     state = {} if unfinished is None else {"unfinished": dict(unfinished)}
-    about = json.dumps({"model": model, **spec.to_dict(), **state})
-    save_tensors(path, tensors, metadata={"format": "pt", "saccade": about})
+    about = json.dumps({**describe(config, spec), **state})
+    save_tensors(path, tensors, metadata={"format": "pt", KEY: about})
+
+
+def describe(config: ModelConfig, spec: InputSpec) -> dict[str, Any]:
+    """Return what a file of weights says of its model, or refuse settings that a file could not be opened with.
+
+    It is asked before a training begins, too: what cannot be kept is not trained.
+    """
+    options = {name: value for name, value in config.options.items() if name not in SOURCES}
+    model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
+    about = {"version": VERSION, "model": model, **spec.to_dict()}
+    own = find_task(spec.task).builds(config.name)
+    try:
+        _refuse_building(config.options)
+        check_inputs(about)
+        check_model(model, resolve=None if own else resolve_name)
+    except ValueError as error:
+        raise ConfigError(
+            f"{error}. A file of weights has to say what builds its model, so this is not trained"
+        ) from None
+    return about
+
+
+def _refuse_building(options: Mapping[str, Any]) -> None:
+    """Refuse options that would change the model unseen: null, which timm drops, and settings of weights that build."""
+    for name, value in options.items():
+        if value is None:
+            raise ValueError(
+                f"model.options.{name} = null, which timm leaves out; leave it out, or write none where it is a choice"
+            )
+        building = sorted(set(BUILDING) & value.keys()) if name in SOURCES and isinstance(value, Mapping) else []
+        if building:
+            raise ValueError(f"model.options.{name} sets {', '.join(building)}; give these to model.options itself")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:

@@ -31,6 +31,7 @@ def test_ten_images_are_learned_by_heart(tmp_path, name):
 def test_kills_leave_no_trace_in_a_detector(tmp_path, head):
     data = make_objects(tmp_path / "set", train=12, val=3, side=48)
     values = settings(schedule__epochs=3, augment__mixup=0.0, augment__cutmix=0.0, augment__erase=0.0)
+    values["augment.crop"] = "none"
     values |= {"task": "detect", "model.head": head, "model.name": "glnet_nano", "data.img_size": 64}
     values |= {"optim.batch_size": 4, "augment.repeats": 1}
     assert train_with_kills(tmp_path / "whole", data, values, []) == [0]

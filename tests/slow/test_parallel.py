@@ -93,9 +93,9 @@ def test_set_smaller_than_a_batch_is_shared_out_too(tmp_path):
 
 
 def test_sharded_run_goes_on_in_one_process_and_in_two(tmp_path, data):
-    values = settings() | VIT | {"engine.parallel": "fsdp"}
+    values = settings() | VIT
     run(command(tmp_path / "one", data, values, processes=1))
-    run(command(tmp_path / "sharded", data, values, processes=2))
+    run(command(tmp_path / "sharded", data, values | {"engine.parallel": "fsdp"}, processes=2))
     assert_close(tmp_path / "sharded", tmp_path / "one")
     for step, processes in ((4, 1), (4, 2), (6, 2)):  # 6 is the end of an epoch: validation comes before any step
         part = tmp_path / f"from{step}in{processes}"

@@ -35,7 +35,10 @@ def settings(**more: Any) -> dict[str, Any]:
     """Return settings of a training of seconds, dots in names written as two underscores."""
     found = {"data.img_size": 16, "data.workers": 0, "optim.batch_size": 16, "model.options": TINY, "engine.threads": 1}
     found |= {"keep.every_steps": 2, "schedule.epochs": 3, "engine.device": "cpu"} | EVERYTHING
-    return found | {name.replace("__", "."): value for name, value in more.items()}
+    found |= {name.replace("__", "."): value for name, value in more.items()}
+    if not (found["augment.mixup"] or found["augment.cutmix"]):
+        found.pop("augment.mix_prob", None)  # nothing reads it then
+    return found
 
 
 def png_folder(root: Path, *, train: int = 50, val: int = 9, classes: int = 3, bad: int = 0) -> Path:

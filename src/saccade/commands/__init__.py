@@ -9,6 +9,8 @@ from typing import Any
 class Args(Namespace):
     """What was given to a verb, by name: `args.epochs`, or `args["epochs"]`."""
 
+    given: frozenset[str] = frozenset()  # names whose value is not the default
+
     def __getitem__(self, name: str) -> Any:
         return vars(self)[name]
 
@@ -16,6 +18,23 @@ class Args(Namespace):
         """Return what the function behind a verb takes by keyword of what was given, with `other` instead."""
         taken = [name for name, one in signature(verb).parameters.items() if one.kind is one.KEYWORD_ONLY]
         return {name: self[name] for name in taken if name in self} | other
+
+    def refuse_others(self, mode: str, verb: Callable[..., Any], *others: str) -> None:
+        """Refuse flags that were given and that a verb does not take in this mode, so that none is left out in silence.
+
+        Args:
+            mode: what an error calls it, as in "with --folds".
+            verb: the function behind it.
+            others: flags that it takes beside the function's own.
+        """
+        unused = [name for name in sorted(self.given) if name not in {*signature(verb).parameters, *others}]
+        if unused:
+            from ..config import ConfigError
+
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+            raise ConfigError(
+                f"{flags} {'were' if unused[1:] else 'was'} given {mode}, where nothing reads it; leave it out"
+            )
 
 
 def add_weights(parser: ArgumentParser) -> None:

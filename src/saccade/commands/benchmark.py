@@ -10,7 +10,7 @@ from . import Args
 
 def flags(parser: ArgumentParser) -> None:
     """Time a model against a peer in one run."""
-    parser.add_argument("--model", required=True, help="a model name, ours or timm's")
+    parser.add_argument("--model", required=True, help="a model's name, ours or timm's; a run; or NAME@FILE")
     parser.add_argument("--peer", required=True, help="the model to compare with")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--img-size", type=int, default=224)
@@ -21,12 +21,11 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> None:
     """Print images per second and peak memory of model and peer, for inference and training."""
-    from ..building import resolve_name
-    from ..evaluation.speed import MODES, Setting, as_markdown, race
+    from ..evaluation.speed import MODES, Setting, as_markdown, find_raced, race
     from ..loading import open_device
     from ..ranges import require_number
 
-    args.model, args.peer = resolve_name(args.model), resolve_name(args.peer)
+    args.model, args.peer = find_raced(args.model), find_raced(args.peer)
     require_number("--batch-size", args.batch_size, 1, 2**20)
     require_number("--img-size", args.img_size, 1, 16384)
     open_device(args.device)

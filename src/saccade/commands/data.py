@@ -70,6 +70,7 @@ def _suspects(args: Args) -> int:
     from ..evaluation.suspect_files import fix_labels, write_suspects
     from ..evaluation.suspects import find_suspects
 
+    args.refuse_others("with --answers", find_suspects, "what", "answers", "fix", "out")
     found = find_suspects(args.answers, arm=args.arm, data=args.data)
     out = Path(args.out or Path(args.answers) / "suspects").expanduser()
     if args.fix is not None:
@@ -90,6 +91,7 @@ def _labels(args: Args) -> int:
     from ..labelling import write_labels
     from ..loading import open_device
 
+    args.refuse_others("to data labels", write_labels, "what", "logits")
     if args.teacher is None or args.out is None:
         raise ConfigError("data labels needs a teacher and a folder to write: --teacher RUN --out FOLDER")
     open_device(args.device)
@@ -113,6 +115,7 @@ def _check(args: Args) -> int:
     from ..data.table import parse_columns
     from ..tasks.opening import choose_task, read_by_layout
 
+    args.refuse_others("to data check", look_through, "what", "data", "val", "fix", "json")
     read_targets, name = read_by_layout, None
     if args.task is not None:
         choice = choose_task(args.task)

@@ -12,7 +12,7 @@ WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
 def flags(parser: ArgumentParser) -> None:
     """Measure finished models by their task's metrics, with intervals, and with --robust what throws them off."""
     parser.add_argument(
-        "runs", nargs="+", help="a run's folder, its model.safetensors or a timm model's name; several: side by side"
+        "runs", nargs="+", help="runs, their model.safetensors, a timm model's name, NAME@FILE; several: side by side"
     )
     parser.add_argument("--data", help="images to ask about; the runs' own validation images if not given")
     parser.add_argument("--columns", help="of a list as --data, which are what: image=name,label=breed")
@@ -55,10 +55,17 @@ def run(args: Args) -> int:
     if args.folds is not None:
         return _over_folds(args)
     with quick_imports():
+        from ..config import ConfigError
         from ..evaluation.evaluate import EPSILONS
         from ..evaluation.evaluate import evaluate as run_evaluation
         from ..report.document import to_terminal
 
+    attacks = ("epsilon", "steps", "restarts")
+    if not args.robust and (unused := args.given.intersection(attacks)):
+        raise ConfigError(
+            f"--{min(unused)} was given, and only --robust attacks a model; give --robust, or leave it out"
+        )
+    args.refuse_others("without --folds", run_evaluation, "runs", "epsilon", "average", "json")
     first = Path(args.runs[0]).expanduser()
     out = args.out or (first if first.is_dir() else Path()) / "evaluation"
     if args.average:
@@ -75,6 +82,7 @@ def _over_folds(args: Args) -> int:
     from ..comparison.cross import cross_validate
     from ..config import ConfigError
 
+    args.refuse_others("with --folds", cross_validate, "runs", "json")
     if len(args.runs) > 1:
         raise ConfigError("several runs were given with --folds; compare them by saccade compare --folds")
     device = None if args.device == "cpu" else args.device

@@ -10,10 +10,12 @@ from . import Args
 
 WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|(image|picture)-\d+(/[\w-]+\.png)?))?"  # in a run's folder
 
+OF_VIEW = {"block": "slots-training", "epochs": "slots-training", "heads": "attention", "cka": "cka", "method": "words"}
+
 
 def flags(parser: ArgumentParser) -> None:
     """Show what a model did with images: where it looked, what it clustered and nominated, which layers are alike."""
-    parser.add_argument("run", help="a run's folder, its model.safetensors, or a timm model by its name")
+    parser.add_argument("run", help="a run's folder, its model.safetensors, a timm model's name or NAME@FILE")
     parser.add_argument("images", nargs="+", help="images or folders of them, such as cat.jpg or photos/; or texts")
     parser.add_argument("--out", help="the page's folder; RUN/explanation if not given")
     parser.add_argument("--views", help="only these, such as attention,cka; all that apply if not given")
@@ -40,6 +42,7 @@ def run(args: Args) -> None:
     from ..explanation.explain import explain as make
     from ..explanation.result import FOLDER
 
+    _refuse_unread(args)
     names = {name: args[name].split(",") if args[name] else None for name in ("views", "layers")}
     home = Path(args.run).expanduser()
     named = args.out or (home if home.is_dir() else Path()) / "explanation"
@@ -65,6 +68,18 @@ def run(args: Args) -> None:
         best = ", ".join(f"{name} {text}" for name, text, _ in image.rows[:3]) or (image.said and image.said.text)
         console.print(f"{image.name}: {best or 'no answer for the whole image'}", markup=False, highlight=False)
     print(page)
+
+
+def _refuse_unread(args: Args) -> None:
+    """Refuse flags of views that were not asked for, and of images that were not named."""
+    from ..config import ConfigError
+
+    views = args.views.split(",") if args.views else []
+    for name, view in OF_VIEW.items():
+        if name in args.given and views and view not in views:
+            raise ConfigError(f"--{name} was given, which is of the view {view}; add it to --views, or leave it out")
+    if "samples" in args.given and args.data is None:
+        raise ConfigError("--samples was given, which counts the images of --data; name them, or leave it out")
 
 
 def _numbers(flag: str, text: str) -> list[int]:

@@ -22,7 +22,7 @@ WRITES = (
 
 def flags(parser: ArgumentParser) -> None:
     """Write a run for other programs: ONNX or a torch.export package, verified on real images before it is kept."""
-    parser.add_argument("target", help="a run's folder, its weights, or a timm model's name")
+    parser.add_argument("target", help="a run's folder, its weights, a timm model's name or NAME@FILE")
     parser.add_argument("--format", action="append", help="onnx (if not given) or pt2; repeatable")
     parser.add_argument("--half", action="store_true", help="a float16 version as well (ONNX)")
     parser.add_argument("--int8", action="store_true", help="a version with 8-bit weights as well (ONNX)")

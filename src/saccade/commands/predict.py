@@ -12,7 +12,7 @@ from . import Args
 
 def flags(parser: ArgumentParser) -> None:
     """Ask a model what is in images: a table, lines of JSON, or images with the answer drawn on them."""
-    parser.add_argument("target", help="a run's folder, a file of `saccade export`, or a timm model's name")
+    parser.add_argument("target", help="a run, a file of `saccade export`, a timm model's name or NAME@FILE")
     parser.add_argument(
         "images",
         nargs="+",

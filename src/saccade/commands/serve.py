@@ -7,7 +7,7 @@ from . import Args
 
 def flags(parser: ArgumentParser) -> None:
     """Serve models over HTTP, with a page: answers, views, two models side by side, runs and comparisons."""
-    parser.add_argument("targets", nargs="+", metavar="RUN", help="runs, .onnx files or names of timm models")
+    parser.add_argument("targets", nargs="+", metavar="RUN", help="runs, .onnx files, timm models' names or NAME@FILE")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; by default for this machine alone")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")

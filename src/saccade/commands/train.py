@@ -28,7 +28,11 @@ def flags(parser: ArgumentParser) -> None:
         help="classify, multilabel, regress, ..., multilabel:loss=asymmetric; by the data's layout if not given",
     )
     parser.add_argument("--model", help="a model's name, ours or timm's")
-    parser.add_argument("--plugin", action="append", help="broadcast, drloc:weight=0.3, ...; repeatable")
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        help="beside the recipe's: broadcast, drloc:weight=0.3, ...; repeatable, none takes the recipe's off",
+    )
     add_weights(parser)
     parser.add_argument("--recipe", help="a recipe's name or a YAML file; `small`, or with trained weights `finetune`")
     parser.add_argument("--epochs", type=int, help="passes over the images; 100 in `small`")

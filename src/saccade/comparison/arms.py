@@ -1,7 +1,8 @@
 """Arms of a comparison: what each of them changes, written in one line.
 
 An arm is `base`, or parts joined by `+`; a part is a plug-in (`drloc:weight=0.3,pairs=32`) or settings
-(`optim.lr=0.003,optim.weight_decay=0.1`). `NAME:=` before it gives it a name of its own.
+(`optim.lr=0.003,optim.weight_decay=0.1`). `NAME:=` before it gives it a name of its own. What it names is added to what
+all arms have: the common settings, without the recipe's own plug-ins.
 """
 
 import re
@@ -12,6 +13,7 @@ from typing import Any
 from ..building import parse_plugin
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_value
 from ..plugins import PLUGINS
+from ..training.overrides import ADDED, dotted, merge, name_of
 from ..training.recipes import SHORT_FLAGS, configure, default_recipe
 
 BASE = "base"
@@ -32,12 +34,26 @@ class Arm:
     recipe: str | None = None  # begun from instead of the common one
 
     def configure(self, recipe: str | None, shared: Mapping[str, Any]) -> TrainConfig:
-        """Return all settings of the arm: the recipe's, over them what all arms share, over that its own."""
+        """Return all settings of the arm: the recipe's, over them what all arms share, over that its own.
+
+        Plug-ins are the arm's own, and those that all arms are given: a recipe's belong to the arms that name them, or
+        that name the recipe.
+        """
+        shared = dotted(shared)
         try:
-            config = configure(self.recipe or recipe or default_recipe(shared), {**shared, **self.settings})
-            return overlay(config, {"model.plugins": [*config.model.plugins, *self.plugins]})
+            self._refuse_shared(shared.get("model.plugins") or ())
+            given = {**merge(shared, dotted(self.settings)), ADDED: self.plugins}
+            return configure(self.recipe or recipe or default_recipe(shared), given, bare=self.recipe is None)
         except ConfigError as error:
             raise ConfigError(f"arm {self.name!r}: {error}") from None
+
+    def _refuse_shared(self, plugins: Sequence[str]) -> None:
+        """Refuse an arm that adds what all arms have."""
+        twice = [text for text in self.plugins if name_of(text) in map(name_of, plugins)]
+        if twice:
+            raise ConfigError(
+                f"{twice[0]} was given and all arms have {name_of(twice[0])} by model.plugins; leave it out there"
+            )
 
 
 def parse_arms(texts: Sequence[str]) -> tuple[Arm, ...]:

@@ -79,6 +79,7 @@ class Plan:
         detectable: smallest true difference of a share, such as accuracy, that will probably be found; None with one
             seed, or where that is not known before runs are finished.
         detectable_how: what that assumes, or why it is not known.
+        common: what each arm adds to, in words.
     """
 
     data: str
@@ -95,6 +96,7 @@ class Plan:
     budget: str
     detectable: float | None
     detectable_how: str
+    common: str = ""
 
     def arm(self, name: str) -> PlannedArm:
         """Return an arm by its name."""
@@ -131,6 +133,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{count_of(len(self.arms), 'arm')} on {self.data}, compared with {self.reference}:"]
+        lines += [self.common] if self.common else []
         for arm in self.arms:
             changes = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
             lines.append(f"  {arm.name}: {self.remark(arm) or changes}")

@@ -17,7 +17,7 @@ from ..data.source import Stream
 from ..durations import BudgetError, say_duration
 from ..runs import Run
 from ..spawning import VISIBLE, cores
-from ..training.defaults import SAY_STRENGTH, settle_strength, settled_strength, validate_every
+from ..training.defaults import settle_strength, settled_strength, validate_every
 from ..training.loop import Interrupted
 from ..training.machine import AFTERWARDS, CLOSING
 from ..training.pace import Pace
@@ -26,6 +26,7 @@ from ..tuning.store import Store
 from .arms import Arm, changed, reference_of
 from .budget import RULE, Fit, fit_budget, makespan
 from .clock import Job, Limits, part_of
+from .common import REFERENCE, arm_configs, in_epochs, refuse_earlier, refuse_unread, say_common
 from .cut import Cut, pieces
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
@@ -50,19 +51,13 @@ class Planner:
         # Closing takes longer on a busy machine, as starting did.
         self.closing = max(AFTERWARDS, min(asked - self.begun, CLOSING * (request.record["budget"] or 0.0)))
         self.request, self.folder = request, Folder(request.folder)
-        self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
-        device = request.device or str(shared.get("engine.device", "auto"))
+        self.arms, self.seeds = request.parsed_arms, request.seed_list
+        device = request.device or str(request.shared.get("engine.device", "auto"))
         self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
         self.crew = Crew(self.slots)
-        if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
-            shared = {"optim.least_steps": None, **shared}
-        if any(f"augment.{name}" in arm.settings for arm in self.arms for name in SAY_STRENGTH):
-            shared = {"augment.full_epochs": None, **shared}
-        if request.folds is not None:
-            shared = {**shared, "data.folds": request.folds}
-        configs = {arm.name: arm.configure(request.recipe, shared) for arm in self.arms}
+        configs = arm_configs(request)
         self.configs = {name: overlay(config, {"seed": self.seeds[0]}) for name, config in configs.items()}
-        self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
+        self.asked: dict[str, int] = {}  # epochs of each arm before they are fitted to a budget
         self.reference = reference_of(self.arms).name
         self.cache = DataCache()
         self.failed: dict[str, str] = {}
@@ -110,9 +105,12 @@ class Planner:
     def plan(self, *, keep: bool) -> Ready:
         """Make the plan; `keep` writes down in the folder what was asked and decided."""
         before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
+        refuse_earlier(self.request, self.configs, before)
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
+        self.configs = in_epochs(self.configs, self.cache, torch.device(self._kind()))
+        self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
         settles = bool(kept.get("settled", not kept))  # comparisons begun before stay as they were
         if self.request.record["budget"] is None or not settles:
@@ -124,10 +122,12 @@ class Planner:
         if not self._done(first := self.distinct[0]):
             self.timing.begin(first, self.configs[first])
         snapshots = self._inspect()
+        built = {name: snapshots[twin].config for name, twin in self.twins.items() if twin in snapshots}
+        refuse_unread(self.request, self.configs, built, self.cache, torch.device(self._kind()))
         base = self._base(snapshots)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
         self.reads_once = self.request.folds is None and len(ways) == 1
-        question = ask(self.request, base.metrics, base.primary)
+        question = ask(self.request, base.metrics, base.primary, {n: one.metrics for n, one in snapshots.items()})
         budget, fit = self._fit(before, snapshots)
         self._settle_strength(settles)
         for name, one in snapshots.items():
@@ -143,6 +143,7 @@ class Planner:
             every = {"every": self.every} if self.every > 1 else {}
             settled = {"settled": True} if settles else {}
             found = {"fit": fit, "samples": fingerprints, **settled, **every, **looks, **tuned}
+            found |= {REFERENCE: say_common(self.request)} if not before or REFERENCE in before else {}
             self.folder.write({**self.request.record, "arms": arms}, found)
         jobs = self._jobs()
         cut = self._cut(data)
@@ -362,6 +363,7 @@ class Planner:
             budget=budget,
             detectable=detectable,
             detectable_how=how,
+            common=say_common(self.request),
         )
 
     def _planned(

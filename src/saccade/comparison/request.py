@@ -73,6 +73,10 @@ class Request:
             raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
         if self.folds is not None:
             self._check_folds()
+        elif self.repeats != 1:
+            raise ConfigError(
+                f"repeats = {self.repeats} was given, which says how often folds are cut; give folds, too"
+            )
         if len(found) < (1 if self.seeds_fixed or self.folds is not None else 2):
             given = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
             raise ValueError(
@@ -141,8 +145,19 @@ class Question:
     folds: Folds | None = None  # how samples were cut, where each was validated on in a fold
 
 
-def ask(request: Request, metrics: Sequence[MetricSpec], primary: str) -> Question:
-    """Return a question after checking which way its metric is better."""
+def ask(
+    request: Request,
+    metrics: Sequence[MetricSpec],
+    primary: str,
+    arms: Mapping[str, Sequence[MetricSpec]] | None = None,
+) -> Question:
+    """Return a question after checking which way its metric is better, and that every arm measures it.
+
+    Args:
+        metrics: those of the reference.
+        primary: which of them runs are judged by.
+        arms: those of every arm, by its name.
+    """
     known = {one.name: one for one in metrics}
     metric = primary if request.metric is None else request.metric
     spec, larger = find_metric(known, metric), request.larger_is_better
@@ -150,6 +165,14 @@ def ask(request: Request, metrics: Sequence[MetricSpec], primary: str) -> Questi
         raise ValueError(
             f"metric={metric!r} was given; the task measures {', '.join(known)}. Another number that runs end with can "
             "be compared from Python, if it is told whether more of it is better: larger_is_better=True or False"
+        )
+    measured = {name: {one.name: one for one in found} for name, found in (arms or {}).items()}
+    lacking = [name for name, found in measured.items() if spec is not None and find_metric(found, metric) is None]
+    if lacking:
+        shared = [name for name in known if all(name in found for found in measured.values())]
+        raise ValueError(
+            f"{', '.join(lacking)} {'do' if lacking[1:] else 'does'} not measure {metric}, by which the arms would be "
+            f"compared; name one that all of them measure by --metric: {', '.join(shared)}"
         )
     larger = spec.larger_is_better if spec is not None and larger is None else bool(larger)
     return Question(metric, larger, primary, known, request.margin, request.seeds_fixed, request.paired)

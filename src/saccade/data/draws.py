@@ -75,7 +75,7 @@ class Order:
     @property
     def steps(self) -> int:
         """Batches of an epoch."""
-        return max(self.length // self.batch_size, 1)
+        return steps_of_epoch(self.length, self.batch_size)
 
     def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
         """Return which image and which of its copies stands at each place of an epoch; both int64."""
@@ -92,6 +92,11 @@ class Order:
         for begin in range(start * self.batch_size, used, self.batch_size):
             mine = part(min(self.batch_size, used - begin), self.rank, self.world)
             yield slice(begin + mine.start, begin + mine.stop)
+
+
+def steps_of_epoch(samples: int, batch_size: int) -> int:
+    """Return how many steps an epoch has: whole batches, of a smaller set one; repeated images make it no longer."""
+    return max(samples // batch_size, 1)
 
 
 def part(length: int, index: int, count: int) -> slice:

@@ -13,7 +13,7 @@ from .split import abbreviate, choose_split
 from .table import LISTS, PATHS, SPLITS, Table, read_columns, rename_columns
 from .targets import Targets
 
-FOLDERS = ("", "images/", "image/", "imgs/", "img/", "images/", "photos/", "jpg/")  # where a list's images may be
+FOLDERS = ("", "images/", "image/", "imgs/", "img/", "pictures/", "photos/", "jpg/")  # where a list's images may be
 
 
 @register_reader("list")

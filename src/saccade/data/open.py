@@ -45,6 +45,7 @@ class Data:
         groups: of these samples, if they have any.
         unused: where folds were cut, the set's own validation samples.
         memory: of what was read of it.
+        cut: whether the validation samples were held out of the training samples.
     """
 
     train: Source | Stream
@@ -56,6 +57,7 @@ class Data:
     groups: tuple[str, ...] | None = None
     unused: Source | None = None
     memory: Memory = field(default_factory=Memory, compare=False, repr=False)
+    cut: bool = field(default=False, compare=False, repr=False)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ def open_data(
         require_classes(train.outputs, repr(spec))
     else:
         train.targets.require(repr(spec))
-    cut: dict[str, Any] = {}
+    cut: dict[str, Any] = {"cut": folds is None and val is None and splits.val is None}
     if folds is not None:
         if isinstance(train, Stream) or val is not None:
             raise ValueError(
@@ -145,7 +147,7 @@ def open_data(
         chosen = choose_folds(train, splits.groups, folds=folds, seed=seed)
         notes += fold_notes(train, chosen, splits.groups, fold=fold, unused=splits.val)
         places = np.flatnonzero(chosen == fold)
-        cut = {"whole": train, "held": places, "groups": splits.groups, "unused": splits.val}
+        cut |= {"whole": train, "held": places, "groups": splits.groups, "unused": splits.val}
         train, held = train.subset(np.flatnonzero(chosen != fold)), train.subset(places)
     elif val is not None:
         given = _open(val, options)

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,8 @@ def export(
     """Write a model as ONNX or as a torch.export package, verified against the original on real images.
 
     Args:
-        target: a run's folder, its weights, or the name of a timm model with pretrained weights.
+        target: a run's folder, its weights, the name of a timm model with pretrained weights, or NAME@FILE, such as a
+            published checkpoint.
         formats: "onnx", "pt2" (a torch.export package) or both.
         out: the folder to write to; `export` in the run's if not given.
         half: a float16 version as well; ONNX only, since PyTorch is slow at it on a CPU.
@@ -202,11 +204,15 @@ def _folder(target: str | Path, out: str | Path | None) -> Path:
     path = Path(target).expanduser()
     if path.is_file():
         path = path.parent
-    return path / "export" if path.is_dir() else Path("exports") / str(target).replace("/", "_").replace(":", "_")
+    return path / "export" if path.is_dir() else Path("exports") / _name(target)
 
 
 def _name(target: str | Path) -> str:
+    """Return what a model is called: as its run's folder, or by its name, with its file's and without a path."""
     path = Path(target).expanduser()
     if path.is_file():
         path = path.parent
-    return path.resolve().name if path.exists() else str(target)
+    if path.exists():
+        return path.resolve().name
+    name, at, file = str(target).partition("@")
+    return re.sub(r"[^\w.-]", "_", f"{name}-{Path(file).stem}" if at else name)

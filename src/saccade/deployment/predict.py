@@ -77,7 +77,7 @@ def predict(
     At most a few batches are held at a time, so a million files take the memory of a hundred.
 
     Args:
-        target: a run's folder, a file that `saccade export` wrote, the name of a timm model, or an open predictor.
+        target: a run, a file that `saccade export` wrote, a timm model's name, NAME@FILE, or an open predictor.
         images: files, folders, or "-" for a list on standard input; one or several. Of a model that reads texts:
             the texts themselves, files of lines, tables with the columns it was trained on, or "-" for lines. Of one
             that answers questions about images: tables with image and question, or lines with a tab between them.

@@ -189,8 +189,8 @@ def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = Fal
     """Open what answers images.
 
     Args:
-        target: a run's folder or its `model.safetensors`; a `.onnx` or `.pt2` file that `saccade export` wrote; or the
-            name of a model timm has pretrained weights for.
+        target: a run's folder or its `model.safetensors`; a `.onnx` or `.pt2` file that `saccade export` wrote; the
+            name of a model timm has pretrained weights for; or NAME@FILE.
         device: cpu, cuda, cuda:1, ...
         trust: open a `.pt2` file, which is a program, although anything could be in it.
     """

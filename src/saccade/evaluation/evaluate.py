@@ -54,8 +54,8 @@ def evaluate(
     """Measure models on the same images, with intervals, and how they differ.
 
     Args:
-        targets: one or several of a run's folder, its `model.safetensors`, a timm model's name; the first is what the
-            others are compared with.
+        targets: one or several of a run's folder, its `model.safetensors`, a timm model's name, NAME@FILE; the first is
+            what the others are compared with.
         data: images, as for `train`; by default those the runs were validated on.
         columns: of a list as `data`, which are read as what, as for `train`.
         task: the models' task with options that change how they are asked, as in "segment:flip=true"; by default those

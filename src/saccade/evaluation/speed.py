@@ -17,6 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..loading import open_model
+from ..models._identify import require_model
+from ..pretrained import find_specification
+
 MODES = ("inference", "training")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -99,7 +103,8 @@ def make_step(name: str, setting: Setting) -> Callable[[], None]:
     """Return a function that runs one inference or training step of a freshly built model on random images."""
     device = torch.device(setting.device)
     model: Any = create_for(name, setting.img_size).to(device)
-    images = torch.randn(setting.batch_size, 3, setting.img_size, setting.img_size, device=device)
+    channels = getattr(model, "in_chans", None) or 3
+    images = torch.randn(setting.batch_size, channels, setting.img_size, setting.img_size, device=device)
     labels = torch.randint(model.num_classes, (setting.batch_size,), device=device)
     if setting.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -154,8 +159,15 @@ def _allocated_peak(step: Callable[[], None]) -> float:
     return max(itertools.accumulate((size for _, size in records), initial=0)) / 2**20
 
 
+def find_raced(target: str) -> str:
+    """Return what `race` can time: a model's full name, or what `open_model` opens."""
+    return target if Path(target).expanduser().exists() else find_specification(target) or require_model(target)
+
+
 def create_for(name: str, img_size: int) -> nn.Module:
-    """Build a model for an image size, whether or not its constructor asks for one."""
+    """Build a model for an image size, whether or not its constructor asks for one; open one that has weights."""
+    if "@" in name or Path(name).expanduser().exists():
+        return open_model(name).model
     try:
         return timm.create_model(name, img_size=img_size)
     except TypeError:

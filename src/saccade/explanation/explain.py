@@ -62,7 +62,7 @@ def explain(
     """Explain what a model did with images, by every view that applies to it.
 
     Args:
-        model: a run's folder, its weights, a timm model by its name, or a module.
+        model: a run's folder, its weights, a timm model's name, NAME@FILE, or a module.
         images: files, PIL images or arrays of uint8; one or several. For a module that reads words, texts (with a
             tokenizer) or token numbers: see `explain_texts`, whose views are those of words and attention.
         views: keys of the views to make; all if not given.

@@ -15,6 +15,7 @@ from ..data.spec import InputSpec
 from ..loading import LoadedModel, find_target, open_device, open_model
 from ..metadata import read_about
 from ..runs import Run
+from ..tasks.hosting import PREFIX as HOSTED
 from ..tasks.opening import find_task, open_samples
 from ..tasks.text.tokens import Reading, open_tokenizer
 from ..weights import find_weights
@@ -35,7 +36,7 @@ def open_target(
     """Open what is to be explained.
 
     Args:
-        target: a run's folder, its weights, a timm model by its name, or a module.
+        target: a run's folder, its weights, a timm model's name, NAME@FILE, or a module.
         spec: how a module wants its images; what its configuration says if not given.
         device: where to run it; where a module is, or the CPU, if not given.
     """
@@ -185,7 +186,9 @@ def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
 
 
 def open_text_run(target: Any, *, device: str | None) -> LoadedModel | None:
-    """Open a run whose model reads texts; None for any other target."""
+    """Open a run, or a model of Hugging Face, that reads texts; None for any other target."""
+    if isinstance(target, str) and target.startswith(HOSTED):
+        return open_model(target, device=device)
     try:
         file = find_weights(target)
         about = read_about(file) if file.is_file() else {}

@@ -8,13 +8,16 @@ import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..ranges import choices, from_none, require_choice
 from .numerics import full_precision, upcast
 from .svpn import ApproximateSVPN, ExactSVPN
 
-Centring = Literal["scalar", "channel"] | None
-CrossNorm = Literal["svpn", "svpn_exact", "sqrt_d", "sqrt_t", "epn", "layer_norm"] | None
-SelfNorm = Literal["isqrt", "power"] | None
+Centring = Literal["scalar", "channel", "none"] | None  # "none" is None, here and below
+CrossNorm = Literal["svpn", "svpn_exact", "sqrt_d", "sqrt_t", "epn", "layer_norm", "none"] | None
+SelfNorm = Literal["isqrt", "power", "none"] | None
+Start = Literal["learned", "ones"]
+Axis = Literal["column", "vector"]
+Divisor = Literal["channels", "tokens"]
 
 
 @register_notrace_module
@@ -45,11 +48,11 @@ class CrossCovariance(nn.Module):
         centring: Centring = "scalar",
         normalization: CrossNorm = "svpn",
         alpha: float = 0.5,
-        num_sv: int | None = 1,
+        num_sv: int | Literal["none"] | None = 1,
         num_iter: int = 1,
-        start: Literal["learned", "ones"] = "learned",
+        start: Start = "learned",
         positive: bool = False,
-        epn_axis: Literal["column", "vector"] = "column",
+        epn_axis: Axis = "column",
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
@@ -59,7 +62,9 @@ class CrossCovariance(nn.Module):
         self.width = num_heads * head_dim * head_dim
         self.proj = nn.Linear(dim, 2 * num_heads * head_dim, bias=False)
         norms = {
-            "svpn": lambda: ApproximateSVPN(head_dim, alpha=alpha, num_sv=num_sv, num_iter=num_iter, start=start),
+            "svpn": lambda: ApproximateSVPN(
+                head_dim, alpha=alpha, num_sv=from_none(num_sv), num_iter=num_iter, start=start
+            ),
             "svpn_exact": lambda: ExactSVPN(alpha),
             "sqrt_d": lambda: Scale(head_dim**-0.5, learned=False),
             "sqrt_t": lambda: Scale(head_dim**-0.5, learned=True, positive=positive),
@@ -67,9 +72,8 @@ class CrossCovariance(nn.Module):
             "layer_norm": lambda: RowNorm(head_dim, eps=1e-5),
             None: nn.Identity,
         }
-        if normalization not in norms:
-            raise ValueError(f"normalization={normalization!r} was asked of MGCrP; allowed are {list(norms)}")
-        self.norm: nn.Module = norms[normalization]()
+        require_choice("normalization", normalization, CrossNorm)
+        self.norm: nn.Module = norms[from_none(normalization)]()
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -106,14 +110,14 @@ class Covariance(nn.Module):
         num_heads: int = 6,
         head_dim: int = 14,
         centring: Centring = "scalar",
-        divisor: Literal["channels", "tokens"] = "channels",
+        divisor: Divisor = "channels",
         normalization: SelfNorm = "isqrt",
         alpha: float = 0.5,
         num_iter: int = 3,
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        if divisor not in ("channels", "tokens"):
+        if divisor not in choices(Divisor):
             raise ValueError(f"divisor={divisor!r} was asked of GCP; allowed are 'channels' and 'tokens'")
         width = math.isqrt(2 * num_heads * head_dim**2)
         self.centring = checked_centring(centring)
@@ -121,9 +125,8 @@ class Covariance(nn.Module):
         self.width = width * (width + 1) // 2
         self.proj = nn.Linear(dim, width)
         norms = {"isqrt": lambda: SquareRoot(num_iter), "power": lambda: ExactSVPN(alpha), None: nn.Identity}
-        if normalization not in norms:
-            raise ValueError(f"normalization={normalization!r} was asked of GCP; allowed are {list(norms)}")
-        self.norm: nn.Module = norms[normalization]()
+        require_choice("normalization", normalization, SelfNorm)
+        self.norm: nn.Module = norms[from_none(normalization)]()
         self.drop = nn.Dropout(drop_rate)
         row, column = torch.triu_indices(width, width)
         self.register_buffer("triangle", row * width + column, persistent=False)
@@ -187,8 +190,8 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def checked_centring(centring: Centring) -> Centring:
     """Return a centring that exists."""
-    require_choice("centring", centring, ("scalar", "channel", None))
-    return centring
+    require_choice("centring", centring, Centring)
+    return from_none(centring)
 
 
 class SquareRoot(nn.Module):
@@ -263,9 +266,9 @@ class ElementPower(nn.Module):
         axis: unit length for each "column" of a matrix or for the whole "vector" of a sample.
     """
 
-    def __init__(self, axis: Literal["column", "vector"] = "column") -> None:
+    def __init__(self, axis: Axis = "column") -> None:
         super().__init__()
-        require_choice("epn_axis", axis, ("column", "vector"))
+        require_choice("epn_axis", axis, Axis)
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ four axes beside a convolution for an image with channels second, and would lay 
 """
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, Literal
 
 from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from .reuse import add, unheard
 from .slots import SlotMixer, self_attention
 from .switch import on
 from .window import WindowAttention
+
+Mixer = Literal["parallel", "local", "global", "local_global", "global_local"]
+Local = Literal["conv", "window"]
 
 
 class GLMix(nn.Module):
@@ -47,22 +50,22 @@ class GLMix(nn.Module):
         dim: int,
         *,
         num_heads: int,
-        mixer: str = "parallel",
-        local: str = "conv",
+        mixer: Mixer = "parallel",
+        local: Local = "conv",
         kernel_size: int = 5,
         window_size: int = 7,
-        **slot_options: int | str,
+        **slot_options: Any,
     ) -> None:
         super().__init__()
-        require_choice("mixer", mixer, ("parallel", "local", "global", "local_global", "global_local"))
-        require_choice("local", local, ("conv", "window"))
+        require_choice("mixer", mixer, Mixer)
+        require_choice("local", local, Local)
         self.mixer = mixer
         if mixer != "global":
             self.local_branch = (
                 LocalConv(dim, kernel_size) if local == "conv" else local_window(dim, num_heads, window_size)
             )
         if mixer != "local":
-            self.global_branch = SlotMixer(dim, num_heads=num_heads, **slot_options)  # type: ignore[arg-type]
+            self.global_branch = SlotMixer(dim, num_heads=num_heads, **slot_options)
 
     @property
     def last(self) -> nn.Module | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from .tap import Tap
 from .window import WindowAttention
 
 CANDIDATES = ("cnn", "window", "global")
-NOMINATIONS = ("hard", "soft")
+Nomination = Literal["hard", "soft"]
 
 
 @register_notrace_module
@@ -46,7 +47,7 @@ class Synergy(nn.Module):
         dct_size: int,
         cnn_reduction: int,
         candidates: Sequence[str] = CANDIDATES,
-        nomination: str = "hard",
+        nomination: Nomination = "hard",
         temperature: float = 1.0,
         prefix: int = 0,
     ) -> None:
@@ -93,9 +94,9 @@ class Nominator(nn.Module):
         temperature: divisor of the scores in every softmax.
     """
 
-    def __init__(self, dim: int, *, count: int = 3, nomination: str = "hard", temperature: float = 1.0) -> None:
+    def __init__(self, dim: int, *, count: int = 3, nomination: Nomination = "hard", temperature: float = 1.0) -> None:
         super().__init__()
-        require_choice("nomination", nomination, NOMINATIONS)
+        require_choice("nomination", nomination, Nomination)
         if not temperature > 0:
             raise ValueError(f"temperature={temperature} was given; it divides the scores and must be above 0")
         self.hard = nomination == "hard"

@@ -6,12 +6,14 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..ranges import from_none, require_choice
 from .covpool import Average, Covariance, CrossCovariance
 from .init import init_linear
 
 Fusion = Literal["sum", "concat", "aggr_all", "late"]
-Pooling = Literal["mgcrp", "gcp", "gap", "fc"] | None
+Pooling = Literal["mgcrp", "gcp", "gap", "fc", "none"] | None  # "none" is None, here and below
+ClassToken = Literal["first", "last", "none"] | None
+Late = Literal["logits", "scores"]
 
 
 class SecondOrder(nn.Module):
@@ -40,6 +42,8 @@ class SecondOrder(nn.Module):
         options: other settings of "mgcrp" and "gcp", see `CrossCovariance` and `Covariance`.
     """
 
+    option_sources = (CrossCovariance, Covariance)
+    option_hidden = ("dim",)
     place: Tensor
     class_fc: nn.Linear | None
     word_fc: nn.Linear | None
@@ -51,23 +55,22 @@ class SecondOrder(nn.Module):
         *,
         fusion: Fusion = "sum",
         pooling: Pooling = "mgcrp",
-        class_token: Literal["first", "last"] | None = "first",
+        class_token: ClassToken = "first",
         num_prefix_tokens: int | None = None,
         last_is_no_word: bool = False,
         num_heads: int = 6,
         head_dim: int = 14,
         drop_rate: float = 0.0,
-        late: Literal["logits", "scores"] = "logits",
+        late: Late = "logits",
         hidden_dim: int = 1280,
         **options: Any,
     ) -> None:
         super().__init__()
-        pooling, class_token = (None if x == "none" else x for x in (pooling, class_token))  # type: ignore[assignment]
-        options = {key: None if value == "none" else value for key, value in options.items()}
-        require_choice("fusion", fusion, ("sum", "concat", "aggr_all", "late"))
-        require_choice("pooling", pooling, ("mgcrp", "gcp", "gap", "fc", None))
-        require_choice("class_token", class_token, ("first", "last", None))
-        require_choice("late", late, ("logits", "scores"))
+        require_choice("fusion", fusion, Fusion)
+        require_choice("pooling", pooling, Pooling)
+        require_choice("class_token", class_token, ClassToken)
+        require_choice("late", late, Late)
+        pooling, class_token = from_none(pooling), from_none(class_token)
         if class_token is None and pooling in ("fc", None):
             raise ValueError(f"pooling={pooling!r} uses the class token only and class_token=None leaves it out")
         if num_prefix_tokens is None:

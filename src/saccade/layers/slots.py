@@ -1,6 +1,7 @@
 """The global branch of GLMix: a few semantic slots, clustered from the map, that attend to each other."""
 
 import math
+from typing import Literal
 
 import torch
 from timm.models import register_notrace_module
@@ -15,6 +16,10 @@ from .linear import Linear
 from .parts import Due, due_by_image
 from .reuse import unheard
 from .tap import Tap
+
+Slots = Literal["pool", "learned"]
+SlotScale = Literal["learned", "constant"]
+Clustering = Literal["soft", "kmeans"]
 
 
 @register_notrace_module
@@ -40,15 +45,15 @@ class SlotMixer(nn.Module):
         *,
         num_heads: int,
         num_slots: int = 64,
-        slots: str = "pool",
-        slot_scale: str = "learned",
-        clustering: str = "soft",
+        slots: Slots = "pool",
+        slot_scale: SlotScale = "learned",
+        clustering: Clustering = "soft",
         kmeans_iterations: int = 10,
     ) -> None:
         super().__init__()
-        require_choice("slots", slots, ("pool", "learned"))
-        require_choice("slot_scale", slot_scale, ("learned", "constant"))
-        require_choice("clustering", clustering, ("soft", "kmeans"))
+        require_choice("slots", slots, Slots)
+        require_choice("slot_scale", slot_scale, SlotScale)
+        require_choice("clustering", clustering, Clustering)
         self.clustering = clustering
         self.kmeans_iterations = kmeans_iterations
         self.count, self.side = num_slots, math.isqrt(num_slots)

@@ -125,7 +125,12 @@ def token_label_loss(
 
 
 def token_label_terms(
-    output: TokenLabelOutput, *, label: Tensor, dense: Tensor, truth: Tensor | None = None
+    output: TokenLabelOutput,
+    *,
+    label: Tensor,
+    dense: Tensor,
+    truth: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the two terms of `token_label_loss`, of the class and of the tokens.
 
@@ -134,6 +139,7 @@ def token_label_terms(
         label: the teacher's distribution for each whole image, B, classes.
         dense: the teacher's distribution for each token, B, L, classes.
         truth: ground truth to blend with `label`, B, classes: a tenth of it, half where both agree.
+        weight: how much each class counts, classes.
     """
     logits, tokens, box = output
     if truth is not None:
@@ -141,6 +147,8 @@ def token_label_terms(
         label = torch.lerp(truth, label, 0.9 - 0.4 * agree.to(label.dtype))
     mixed = box.area / tokens.shape[1]
     label = (1 - mixed) * label + mixed * label.flip(0)
+    if weight is not None:
+        label, dense = label * weight, dense * weight
     return _soft_cross_entropy(logits, label), _soft_cross_entropy(tokens, dense)
 
 

@@ -2,12 +2,15 @@
 
 import difflib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import timm
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+FILLING = ("normal_", "uniform_", "zero_", "fill_", "mul_", "add_", "sub_", "div_", "erfinv_", "clamp_")
 # A key that gives away a family we do not build.
 STRANGERS = {
     "layers.0.blocks.0.attn.relative_position_bias_table": "a Swin Transformer",
@@ -19,6 +22,18 @@ STRANGERS = {
     "embeddings.word_embeddings.weight": "a BERT-like text model",
     "wte.weight": "a GPT-like text model",
 }
+
+
+class Unfilled(TorchFunctionMode):
+    """Leave tensors as they are that a constructor fills; without memory that costs most of its time."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Return the tensor that was to be filled; do anything else as asked."""
+        if getattr(func, "__name__", "") in FILLING and args:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def list_backbones() -> list[str]:
@@ -58,10 +73,15 @@ def describe(state_dict: Mapping[str, Tensor]) -> str:
     return f"no network known here (first keys: {first})"
 
 
+@cache
+def _without_memory(name: str) -> Any:
+    with torch.device("meta"), Unfilled():
+        return timm.create_model(name)
+
+
 def _overlap(name: str, state_dict: Mapping[str, Tensor]) -> float:
     """Share of keys, of file and model together, that agree in name and shape; classifiers do not count."""
-    with torch.device("meta"):
-        model: Any = timm.create_model(name)
+    model = _without_memory(name)
     if model.is_official(state_dict):
         state_dict = model.convert(state_dict)
 

@@ -16,7 +16,7 @@ import torch
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from ._identify import describe
+from ._identify import describe, list_backbones
 
 Convertible = Any  # a `Backbone`, which knows how published weights become its own; it lies above this file
 _logger = logging.getLogger(__name__)
@@ -81,6 +81,16 @@ def load_official(model: nn.Module, path: str | Path, *, strict: bool = True) ->
 
 def adapt(model: Convertible, state_dict: Mapping[str, Tensor], *, strict: bool) -> LoadReport:
     """Convert a state dict to the model's layout and check every key and shape, changing nothing in the model."""
+    report = compare(model, state_dict)
+    if report.mismatched or (strict and (report.missing or report.unexpected)):
+        raise CheckpointError(_misfit(model, state_dict, report))
+    for key in report.unexpected:
+        del report.state_dict[key]
+    return report
+
+
+def compare(model: Convertible, state_dict: Mapping[str, Tensor]) -> LoadReport:
+    """Convert a state dict to the model's layout and report what fits, refusing nothing."""
     own = model.state_dict()
     converted = model.convert(state_dict)
     report = LoadReport(converted)
@@ -95,10 +105,6 @@ def adapt(model: Convertible, state_dict: Mapping[str, Tensor], *, strict: bool)
     report.unexpected = [k for k in converted if k not in own]
     for key in [k for k in converted if k in own and converted[k].shape != own[k].shape]:
         report.mismatched.append(f"{key} (file {_sizes(converted[key])}, model {_sizes(own[key])})")
-    if report.mismatched or (strict and (report.missing or report.unexpected)):
-        raise CheckpointError(_misfit(model, state_dict, report))
-    for key in report.unexpected:
-        del converted[key]
     return report
 
 
@@ -127,6 +133,19 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             f"expected weights bare or under {_list(WRAPPERS)}"
         )
     return {key.removeprefix("module.").removeprefix("_orig_mod."): value for key, value in content.items()}
+
+
+def suggest_name(file: Path) -> str:
+    """Return the end of a message on a file that does not say which model its weights are of."""
+    try:
+        looks = describe(read_checkpoint(file))
+    except (OSError, ValueError):
+        return "; give a run's folder or its model.safetensors"
+    named = looks if looks in list_backbones() else "NAME"
+    return (
+        f" and does not say which model it is of; it looks like {looks}. Name the model, as in {named}@{file}, or give "
+        "a run's folder or its model.safetensors"
+    )
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -183,7 +202,7 @@ def _drop_classifier(model: Convertible, own: Mapping[str, Tensor], report: Load
     warnings.warn(
         f"the checkpoint's classifier has {_list(sorted(map(str, rows)))} classes, the model {model.num_classes}: "
         f"left out {_list(report.dropped)}",
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

@@ -9,8 +9,9 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from ..layers.downsample import overlapping_downsample, overlapping_stem, patch_downsample, patch_stem
-from ..layers.glmix import Block, GLMix, MapAttention
+from ..layers.glmix import Block, GLMix, Local, MapAttention, Mixer
 from ..layers.init import init_linear
+from ..layers.slots import Clustering, Slots, SlotScale
 from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
 from ._backbone import Pyramid, run_blocks
 from ._builder import OPTIONS_ABOVE_SMALL, build, default_cfg
@@ -72,12 +73,12 @@ class GLNet(Pyramid):
         pattern: Sequence[str] = ("G", "G", "GA", "A"),
         mlp_ratio: float = 3.0,
         num_slots: int = 64,
-        slots: str = "pool",
-        slot_scale: str = "learned",
-        clustering: str = "soft",
+        slots: Slots = "pool",
+        slot_scale: SlotScale = "learned",
+        clustering: Clustering = "soft",
         kmeans_iterations: int = 10,
-        mixer: str = "parallel",
-        local: str = "conv",
+        mixer: Mixer = "parallel",
+        local: Local = "conv",
         kernel_size: int = 5,
         window_size: int = 7,
         pos_conv: bool = True,

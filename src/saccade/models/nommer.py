@@ -14,7 +14,7 @@ from ..layers.dct import pack_grouped, plain_attention
 from ..layers.downsample import PatchConv
 from ..layers.exporting import compiles_for_gpu
 from ..layers.init import init_linear
-from ..layers.nominate import CANDIDATES, Synergy
+from ..layers.nominate import CANDIDATES, Nomination, Synergy
 from ..layers.position import resize_grid
 from ..layers.reuse import unheard
 from ..layers.switch import on
@@ -75,7 +75,7 @@ class NomMer(Pyramid):
         mlp_ratios: float | Sequence[float] = (2.0, 2.0, 2.0, 1.0),
         synergistic: bool | Sequence[bool] = (True, True, False, False),
         candidates: str | Sequence[str] = CANDIDATES,
-        nomination: str = "hard",
+        nomination: Nomination = "hard",
         temperature: float = 1.0,
         window_size: int | Sequence[int] = 7,
         dct_sizes: int | Sequence[int] = (8, 4, 2, 1),

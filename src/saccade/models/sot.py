@@ -44,6 +44,8 @@ class SoT(Columnar):
         head: other settings of the head (fusion, pooling, normalization, alpha, ...), see `SecondOrder`.
     """
 
+    option_sources: ClassVar[tuple[type, ...]] = (SecondOrder,)
+    option_hidden: ClassVar[tuple[str, ...]] = ("dim", "head_dim")
     official_prefix: ClassVar[str] = "visual_tokens."
     classifier: ClassVar[tuple[str, ...]] = ("head.class_fc", "head.word_fc")
     head: SecondOrder | nn.Identity

@@ -1,12 +1,13 @@
 """Plug-ins on models of Hugging Face go with them through `save_pretrained`, and come back by `from_pretrained`."""
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ..files import read_record
+from ..registry import option_defaults, option_hints
 from .attach import CHANGED, attach, attached
 from .registry import PLUGINS
 
@@ -45,12 +46,32 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
     return model.eval()
 
 
+def recorded_plugins(path: Path) -> list[str]:
+    """Return the plug-ins that a folder's configuration names, as settings write them; none where it cannot be read."""
+    record = read_record(path / "config.json").get(RECORD)
+    entries = record[:MOST] if isinstance(record, list) else []
+    pairs = [(entry.get("name"), entry.get("options")) for entry in entries if isinstance(entry, dict)]
+    return [_write(name, options) for name, options in pairs if isinstance(name, str) and isinstance(options, dict)]
+
+
+def _write(name: str, options: dict[str, Any]) -> str:
+    """Return a plug-in with the options that are not its defaults; the number of classes is the data's."""
+    default = option_defaults(PLUGINS[name]) if name in PLUGINS else {}
+    default |= {"num_classes": options.get("num_classes")}
+    given = {key: value for key, value in options.items() if value is not None and value != default.get(key)}
+    texts = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for key, value in given.items()
+    ]
+    return f"{name}:{','.join(texts)}" if texts else name
+
+
 def record_plugins(model: nn.Module) -> None:
     """Write what is attached to a model of Hugging Face into its configuration; nothing for other models."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "save_pretrained"):
         return
-    record = [_describe(handle.plugin) for handle in attached(model)]
+    record = [describe_plugin(handle.plugin) for handle in attached(model)]
     if record and all(record):
         setattr(config, RECORD, record)
     elif hasattr(config, RECORD):
@@ -66,16 +87,16 @@ def import_transformers() -> Any:
     return transformers
 
 
-def _describe(plugin: Any) -> dict[str, Any] | None:
+def describe_plugin(plugin: Any) -> dict[str, Any] | None:
     """Return a plug-in's name and options as JSON holds them; None for one that cannot be told so."""
     name = next((name for name, made in PLUGINS.items() if made is type(plugin)), None)
     if name is None:
         return None
     options = dict(getattr(plugin, "options", {}))
-    for one in list(inspect.signature(type(plugin).__init__).parameters.values())[1:]:
-        if one.kind != one.VAR_KEYWORD:
-            value = getattr(plugin, one.name)
-            options[one.name] = list(value) if isinstance(value, tuple) else value
+    for key in option_hints(type(plugin)):
+        if hasattr(plugin, key):  # those that it hands on are in its `options`
+            value = getattr(plugin, key)
+            options[key] = list(value) if isinstance(value, tuple) else value
     plain = all(isinstance(value, PLAIN) or _is_list(value) for value in options.values())
     return {"name": name, "options": options} if plain else None
 
@@ -105,7 +126,8 @@ def _read(record: Any, path: Path) -> list[Any]:
     return found
 
 
-def _fill(model: nn.Module, path: Path) -> None:
+def read_folder(path: Path) -> dict[str, Any]:
+    """Return the weights that a folder of `save_pretrained` holds as safetensors, in one file or several."""
     from safetensors.torch import load_file
 
     index = path / "model.safetensors.index.json"
@@ -117,6 +139,11 @@ def _fill(model: nn.Module, path: Path) -> None:
         if Path(name).name != name or not (path / name).is_file():
             raise FileNotFoundError(f"{path} lacks {name}; save the model again by save_pretrained, as safetensors")
         weights |= load_file(path / name)
+    return weights
+
+
+def _fill(model: nn.Module, path: Path) -> None:
+    weights = read_folder(path)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     missing = [key for key in missing if key not in tied]

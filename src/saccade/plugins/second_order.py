@@ -6,14 +6,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..layers.covpool import Covariance, CrossCovariance
 from ..layers.second_order import Fusion, Pooling, SecondOrder
-from ..ranges import require_choice
+from ..ranges import from_none, require_choice
 from .attach import Handle, attached
 from .context import Members
 from .registry import register_plugin
 from .tokens import CLASS_OUTPUT, Host, HostError, split_tokens
 
+ClassToken = Literal["auto", "none"] | None
 HEAD_DIMS = ((15e6, 14), (45e6, 24), (float("inf"), 38))  # of hosts with fewer parameters than that
 CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
 BEFORE = ("pre_classifier", "head")  # and one of its own before that
@@ -42,8 +42,8 @@ class SecondOrderHead:
         options: other settings of the pooling, such as normalization="svpn_exact" or num_iter=3.
     """
 
-    option_sources = (SecondOrder, CrossCovariance, Covariance)
-    option_hidden = ("dim", "num_prefix_tokens")
+    option_sources = (SecondOrder,)
+    option_hidden = ("dim", "num_prefix_tokens", "last_is_no_word")  # the host tells
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class SecondOrderHead:
         num_heads: int = 6,
         head_dim: int | Literal["width"] | None = None,
         drop_rate: float = 0.0,
-        class_token: Literal["auto", "none"] | None = "auto",
+        class_token: ClassToken = "auto",
         beside: bool = False,
         **options: Any,
     ) -> None:
-        require_choice("class_token", class_token, ("auto", "none", None))
+        require_choice("class_token", class_token, ClassToken)
         if isinstance(head_dim, str) and head_dim != "width":
             raise ValueError(f"head_dim={head_dim!r} was given; give a whole number, 'width', or None")
         tried = head_dim if isinstance(head_dim, int) else 14
@@ -70,7 +70,7 @@ class SecondOrderHead:
         SecondOrder(32, 2, fusion=fusion, pooling=pooling, num_heads=num_heads, head_dim=tried, **options)
         self.num_classes = num_classes
         self.fusion: Fusion = fusion
-        self.pooling: Pooling = pooling
+        self.pooling: Pooling = from_none(pooling)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.drop_rate = drop_rate

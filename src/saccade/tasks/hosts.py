@@ -49,13 +49,14 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
     return {"model_type": config.model_type, "config": json.loads(json.dumps(settings))}
 
 
-def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
-    """Return a model with a new head for the classes.
+def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool = False) -> nn.Module:
+    """Return a model, with a new head for the classes where its weights have none for them.
 
     Args:
         spec: with what `describe_host` returned.
         kind: as there.
         weights: the folder or name whose weights it begins with; None leaves them random.
+        whole: refuse weights without a head for the classes.
     """
     transformers = import_transformers()
     config = read_config(spec, kind=kind)
@@ -75,7 +76,7 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
                 output_loading_info=True,
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
             )
-    new = ("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ()))
+    new = () if whole else ("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ()))
     fresh = [key for key in info["missing_keys"] if not key.startswith(new)]
     body = [key for key in fresh if "pooler" not in key]
     if body:

@@ -14,6 +14,7 @@ from ..config import TrainConfig
 from ..durations import say_duration
 from ..tasks import MetricSpec
 from ..wording import count_of
+from .length import RunLength
 
 REFRESH = 0.5  # seconds; the loss of a GPU is waited for no more often
 LOG = 30.0  # seconds between lines on a log, which has no bar
@@ -28,7 +29,7 @@ class Console:
     def __init__(self, *, quiet: bool = False) -> None:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
         self.quiet = quiet
-        self.epochs = self.steps = 1
+        self.epochs = self.steps = self.total = 1
         self.validating = 0.0  # time of the validations, in steps
         self.said = quiet  # how long it takes
         self.warm: tuple[float, int] | None = None  # when the first step ended, and steps done by then
@@ -59,9 +60,14 @@ class Console:
         Args:
             said: whether it was said how long that takes.
         """
-        self.epochs, self.steps, self.said = config.schedule.epochs, steps, said or self.quiet
+        self.said = said or self.quiet
+        self.shorten(RunLength.of(config.schedule.epochs, steps))
         times = self.epochs // config.keep.evaluate_every + 1
         self.validating = FORWARD * times * validation / config.optim.batch_size
+
+    def shorten(self, length: RunLength) -> None:
+        """Know how long the run is by now."""
+        self.epochs, self.steps, self.total = length.epochs, length.steps, length.total
 
     def __enter__(self) -> "Console":
         self.progress.start()
@@ -79,9 +85,7 @@ class Console:
         self.done = epoch * steps + first
         self.begun = time.monotonic()
         self.epoch = epoch
-        self.progress.update(
-            self.bar, total=self.epochs * steps, completed=self.done, epoch=f"{epoch + 1}/{self.epochs}"
-        )
+        self.progress.update(self.bar, total=self.total, completed=self.done, epoch=f"{epoch + 1}/{self.epochs}")
 
     def advance(self, totals: Tensor) -> None:
         """Move the bar by a step; `totals` are the epoch's summed loss, what the task follows, and samples so far."""
@@ -118,7 +122,7 @@ class Console:
         if steps >= 1 and (steps >= FIRST_STEPS or self.done % self.steps == 0) and since >= FIRST_SECONDS:
             self.said = True
             resumed = self.warm[1] > 1
-            rest = self.epochs * self.steps - (self.done if resumed else 0) + self.validating
+            rest = self.total - (self.done if resumed else 0) + self.validating
             seconds = since / steps * rest
             if seconds >= WORTH_SAYING:
                 runs = f"{count_of(self.epochs, 'epoch')} of {count_of(self.steps, 'step')}"
@@ -131,7 +135,7 @@ class Console:
         if self.warm is None or self.done <= self.warm[1]:
             return []
         pace = (now - self.warm[0]) / (self.done - self.warm[1])  # validations so far are in it
-        left = pace * (self.epochs * self.steps - self.done)
+        left = pace * (self.total - self.done)
         return [f"{say_duration(left)} left"] if left >= WORTH_SAYING else []
 
     def end_epoch(self, record: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ..config import AugmentConfig, ConfigError, TrainConfig, overlay
+from ..data.draws import steps_of_epoch
 from ..data.source import Source, Stream
 from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
 from ..wording import count_of
@@ -91,7 +92,7 @@ def batch_for(config: TrainConfig, samples: int | None, *, few_rate: float | Non
         few_rate: what it falls from; the settings' own if not given.
     """
     batch, least, halvings = config.optim.batch_size, config.optim.least_steps, 0
-    while least is not None and samples is not None and samples // batch < least and batch >= 2 * FEWEST:
+    while least is not None and samples is not None and steps_of_epoch(samples, batch) < least and batch >= 2 * FEWEST:
         batch, halvings = batch // 2, halvings + 1
     if not halvings:
         return batch, config.optim.lr
@@ -157,7 +158,7 @@ def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
         return config.schedule.epochs
     if samples is None:
         raise ConfigError("schedule.steps was given and the set does not say how many samples it has; give --epochs")
-    return math.ceil(steps / max(samples * config.augment.repeats // batch, 1))
+    return math.ceil(steps / steps_of_epoch(samples, batch))
 
 
 def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:
@@ -180,7 +181,7 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
             "--batch-size and --lr set your own"
         )
     elif samples is not None and samples < 4 * resolved.optim.batch_size:
-        steps = max(samples // resolved.optim.batch_size, 1)
+        steps = steps_of_epoch(samples, resolved.optim.batch_size)
         notes.append(
             f"{count_of(samples, 'training sample')} in batches of {resolved.optim.batch_size} are only "
             f"{count_of(steps, 'step')} an epoch; a smaller --batch-size or more --epochs may help"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig, overlay
+from ..data.draws import steps_of_epoch
 from ..data.source import Stream
 from ..tasks.opening import open_samples
 from .parallel import local_device
@@ -40,7 +41,7 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
     resolved, ground = prepare_ground(config, choice, data, device)
     batch = resolved.optim.batch_size
     samples = min(len(data.train), config.data.train_limit or len(data.train))
-    steps = int(SHARE_OF_RUN * resolved.schedule.epochs * max(samples // batch, 1))
+    steps = int(SHARE_OF_RUN * resolved.schedule.epochs * steps_of_epoch(samples, batch))
     if steps < LEAST_STEPS:
         return config, [_untried(config)]
     limit = min(max(steps // EPOCHS, 1) * batch, int((1 - SHARE) * samples))

@@ -1,10 +1,10 @@
 """The training loop: epochs of steps, what is measured after each, and the state by which it can stop anywhere."""
 
 import signal
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -25,10 +25,12 @@ from .allowance import Allowance, Late
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
 from .lifecycle import on_signal
+from .optim import warmup_of
 from .optimizer_state import load_optimizer_state, optimizer_state
 from .parallel import World, fill, held_whole, whole, whole_state
 from .setup import Parts, differences
 from .step import Step
+from .time_limit import TimeLimit, whole_epochs
 
 Weights = tuple[dict[str, Tensor], dict[str, int]]  # by name, and the step, epoch and epochs that they are of
 CHECK_EVERY = 10  # steps between looks at what costs a wait for the device or for other processes
@@ -49,6 +51,8 @@ class Interrupted(Exception):  # noqa: N818
 class Loop(Step):
     """A run under way."""
 
+    now = staticmethod(monotonic)  # whatever goes by time asks this clock
+
     def __init__(
         self, config: TrainConfig, run: Run, parts: Parts, *, world: World, device: torch.device, console: Console
     ) -> None:
@@ -58,12 +62,11 @@ class Loop(Step):
         self.primary = parts.primary
         self.best: float | None = None
         self.stale = 0
-        self.saved_at, self.seconds = time.monotonic(), 0.0
+        self.saved_at, self.seconds = self.now(), 0.0
         self.stop_signal: int | None = None
-        self.deadline: float | None = None  # by time.monotonic; no epoch begins that would not end before it
+        self.limit: TimeLimit | None = None  # of a run that was given a time, by `now`
         self.allowance: Allowance | None = None  # of a run among others
         self.ends: list[float] = []  # of epochs trained here
-        self.epoch_begun, self.out_of_time = self.saved_at, False
         self.board: Board | None = None
         self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
         self.unwritten: Weights | None = None  # of the best validation so far
@@ -82,49 +85,73 @@ class Loop(Step):
         if record and self._stale():
             tried = count_of(self.config.schedule.patience or 0, "validation")
             self.console.say(f"no better {self.primary.words} in {tried}: stopping early")
-        if self.out_of_time and self.epoch < self.config.schedule.epochs:
-            self.console.say(
-                f"slower than when it was timed: ended after {self.epoch} of {self.config.schedule.epochs} epochs to "
-                f"stay within its time; the others by saccade train --resume {self.run.path}"
-            )
         return record or (self.run.metrics() or [{}])[-1]
 
     def ended(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.epoch >= self.config.schedule.epochs or self._stale() or self.out_of_time
+        return self.epoch >= self.length.epochs or self._stale()
 
     def _train_epoch(self) -> None:
-        self.epoch_begun = time.monotonic()
         self.task.train()
         still(self.task.model, statistics=self.config.model.keep_statistics)
-        self.task.set_epoch(self.epoch, self.config.schedule.epochs)
-        strong = self.epoch < self.config.schedule.epochs - self.config.augment.off_epochs
+        total_epochs = self.config.schedule.epochs
+        self.task.set_epoch(self.length.epoch_at(self.epoch * self.feed.steps), total_epochs)
+        weak = (total_epochs - self.config.augment.off_epochs) * self.feed.steps  # from this place on
         first = self.step - self.epoch * self.feed.steps
-        begun = time.monotonic() - self.seconds
+        begun = self.now() - self.seconds
         self.console.begin_epoch(self.epoch, first, self.feed.steps)
         for batch in self.feed.epoch(self.epoch, start=first):
+            if self.step >= self.length.total:
+                break
             self.measured = None
-            self._run(batch, strong=strong)
-            self.seconds = time.monotonic() - begun
+            self._run(batch, strong=self.length.place(self.step) < weak)
+            self.seconds = self.now() - begun
             self.console.advance(self.totals)
             self._checkpoint_or_stop()
-        self.seconds = time.monotonic() - begun  # after the last step, for which there was a wait
+        self.seconds = self.now() - begun  # after the last step, for which there was a wait
 
     def _checkpoint_or_stop(self) -> None:
         """Save if it is time, stop if told to, refuse to continue with a loss that is not finite."""
         every = self.config.keep.every_steps
         due = every is not None and self.step % every == 0
         wait = self.device.type == "cpu" and self.world.size == 1
-        if wait or due or self.step % CHECK_EVERY == 0 or self.step % self.feed.steps == 0:
+        if wait or due or self.step % CHECK_EVERY == 0 or self.step == self.length.end_of(self.epoch):
             broken = not bool(torch.isfinite(self.totals[0]))
             late = self._late() and self.world.is_main
-            broken, stop, late = self.world.any_of(broken, self.stop_signal is not None, late)
+            left = self._steps_left() if self.world.is_main else None
+            flags = broken, self.stop_signal is not None, late, left is not None
+            broken, stop, late, shorten = self.world.any_of(*flags)
             if broken:
                 raise TrainingError(self._not_finite("the loss"))
-            if due or stop or late:
+            if shorten:
+                self._shorten(self.world.gather(left)[0])
+            if due or stop or late or shorten:
                 self.save()
             if stop:
                 raise Interrupted(self.stop_signal or signal.SIGTERM, self.run.path)
+
+    def _steps_left(self) -> int | None:
+        """Return how many steps there is time for, where there is not for all of them."""
+        if self.limit is None:
+            return None
+        steps, every = self.feed.steps, self.config.keep.evaluate_every
+
+        def validations(end: int) -> int:
+            epochs = -(-end // steps)
+            return epochs // every - self.epoch // every + (epochs % every > 0)
+
+        left = self.limit.steps_left(now=self.now(), step=self.step, total=self.length.total, validations=validations)
+        return None if left is None else whole_epochs(self.step, left, steps)
+
+    def _shorten(self, left: int) -> None:
+        """Pass over the rest of the schedule in so many steps."""
+        before, warmup = self.length, warmup_of(self.config.schedule, self.feed.steps)
+        self.length = before.shortened(self.step, left, warmup=warmup)
+        self.console.shorten(self.length)
+        self.console.say(
+            f"slower than when it was timed: {self.length} instead of {before}, from epoch "
+            f"{before.epoch_of(self.step)} on; the learning rate comes down to its lowest within the time"
+        )
 
     def _not_finite(self, what: str) -> str:
         rate = self._rate(max(self.step - 1, 0))
@@ -147,30 +174,34 @@ class Loop(Step):
             "train_loss": loss / count,
             **{f"train_{name}": value / count for name, value in zip(self.task.running, followed, strict=True)},
         }
-        last = self.epoch == self.config.schedule.epochs
+        last = self.epoch == self.length.epochs
         if last or self.epoch % self.config.keep.evaluate_every == 0:
+            begun = self.now()
             self.measured = self.evaluate()
+            if self.limit is not None:
+                now = self.now()
+                self.limit.validated(now - begun, now=now, step=self.step)
             record |= {f"val_{name}": value for name, value in self.measured.compute().items()}
             self.task.settle(self.measured)
             self._judge(record[f"val_{self.primary.name}"])
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
         record["bad_samples"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
+        if self.length.was_shortened(self.step):
+            record["planned_epochs"] = self.length.epochs
         self.seconds = 0.0
         if self.world.is_main:
             self.run.append(record)
             if self.board is not None:
                 self.board.add(record)
         self.console.end_epoch(record)
-        now = time.monotonic()
-        too_long = self.deadline is not None and now + (now - self.epoch_begun) > self.deadline
-        self.out_of_time = self.world.agree(too_long and self.world.is_main)
+        now = self.now()
         late = self.config.keep.every_steps is None and self._late()
         if self.ended() or self.world.agree(late and self.world.is_main):
             self.save()
         self.ends.append(now)
         if self.allowance is not None and not self.ended():
-            left = self.config.schedule.epochs - self.epoch
+            left = self.length.epochs - self.epoch
             try:
                 self.allowance.check(now=now, second=self.ends[0], epochs=len(self.ends), left=left)
             except Late:
@@ -194,7 +225,7 @@ class Loop(Step):
 
     def _late(self) -> bool:
         """Whether the last state is so old that losing what came after would hurt."""
-        return time.monotonic() - self.saved_at > self.config.keep.every_seconds
+        return self.now() - self.saved_at > self.config.keep.every_seconds
 
     def evaluate(self) -> Metrics:
         """Return what is measured on the validation samples, of the averaged weights if there are any."""
@@ -219,6 +250,10 @@ class Loop(Step):
         self.stop_signal = number
         self.console.say("saving and stopping after this step ...")
 
+    def trained(self) -> dict[str, Any]:
+        """Return how long the run was, and how long it was to be if it was shortened."""
+        return {"epochs": self.epoch, "steps": self.step, **self.length.summary()}
+
     # The state
 
     def save(self) -> None:
@@ -235,6 +270,7 @@ class Loop(Step):
             "step": self.step,
             "epoch": self.epoch,
             "seconds": self.seconds,
+            "length": self.length.record(),
             "best": self.best,
             "stale": self.stale,
             "scaler": self.scaler.state_dict(),
@@ -252,7 +288,7 @@ class Loop(Step):
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
         if self.step:
             self._write_weights(self.run.last_weights, self._weights())
-        self.saved_at = time.monotonic()
+        self.saved_at = self.now()
 
     def _refuse_broken(self) -> None:
         sound = torch.stack([piece_of(p.detach())[0].isfinite().all() for p in self.task.parameters()]).all()
@@ -272,7 +308,7 @@ class Loop(Step):
 
     def _weights(self) -> Weights:
         """Return the weights and how far they are trained."""
-        return self.weights(), {"step": self.step, "epoch": self.epoch, "epochs": self.config.schedule.epochs}
+        return self.weights(), {"step": self.step, "epoch": self.epoch, "epochs": self.length.epochs}
 
     def _write_weights(self, path: Path, kept: Weights) -> None:
         """Write weights, so that the run can be used before it has come to its end."""
@@ -300,6 +336,8 @@ class Loop(Step):
                 fill(value, state.tensors[f"average.{name}"])
         record = state.record
         self.step, self.epoch, self.seconds = record["step"], record["epoch"], record["seconds"]
+        self.length = self.length.restored(record.get("length", {}))
+        self.console.shorten(self.length)
         # Earlier versions began with a score below any.
         self.best = None if record["best"] == -1.0 else record["best"]
         self.stale = record["stale"]

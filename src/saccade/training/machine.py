@@ -42,6 +42,7 @@ class Fitting:
     # when it was asked for; what went by before, such as imports, tells how long this machine takes to close
     asked: float = field(default_factory=lambda: monotonic())
     say: Callable[[str], None] = lambda _: None  # is told what is being done before the run speaks
+    timed: list[Pace] = field(default_factory=list)  # what the run takes, once it was fitted
 
     @property
     def deadline(self) -> float | None:
@@ -52,6 +53,11 @@ class Fitting:
     def afterwards(self) -> float:
         """Seconds that are kept for what comes after the last epoch: as many as the start took, on a busy machine."""
         return max(AFTERWARDS, min(self.asked - self.begun, CLOSING * (self.seconds or USUAL)))
+
+    @property
+    def validation(self) -> float:
+        """How many steps a validation takes as long as, once the run was fitted."""
+        return self.timed[-1].validation / max(self.timed[-1].step, 1e-9) if self.timed else 0.0
 
     def fit(
         self, config: TrainConfig, choice: TaskChoice, data: Data, world: World, device: torch.device
@@ -83,6 +89,7 @@ class Fitting:
                 break
             if world.gather(monotonic() - self.begun > TIMING * seconds)[0]:
                 candidates = candidates[-1:]  # there is time to try the fastest alone
+        self.timed.append(pace)
         if self.seconds is None:
             epochs = max(epochs, min(FEWEST, most))
         if epochs < 1:

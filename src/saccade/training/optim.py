@@ -64,15 +64,20 @@ def scaled_lr(config: OptimConfig) -> float:
     return config.lr * config.batch_size / config.lr_batch if config.lr_batch else config.lr
 
 
-def rate_at(step: int, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
+def warmup_of(schedule: ScheduleConfig, steps_per_epoch: int) -> int:
+    """Return the steps in which the learning rate rises, at most a fifth of all."""
+    if schedule.warmup_steps is not None:
+        return min(schedule.warmup_steps, schedule.epochs * steps_per_epoch // 5)
+    return round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
+
+
+def rate_at(step: float, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
     """Return the learning rate of a step: a linear rise, at most a fifth of it all, then a fall to `min_lr`.
 
-    It falls by half a cosine, by a power of what is left of the steps, or to a tenth at given shares of them.
+    It falls by half a cosine, by a power of what is left of the steps, or to a tenth at given shares of them. A step
+    of a run that was shortened stands between those of the schedule.
     """
-    total = schedule.epochs * steps_per_epoch
-    warmup = round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
-    if schedule.warmup_steps is not None:
-        warmup = min(schedule.warmup_steps, total // 5)
+    total, warmup = schedule.epochs * steps_per_epoch, warmup_of(schedule, steps_per_epoch)
     floor = min(schedule.min_lr, peak)
     if step < warmup:
         return schedule.warmup_lr + (peak - schedule.warmup_lr) * (step + 1) / (warmup + 1)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import TrainConfig, overlay
+from ..data.draws import steps_of_epoch
 from ..data.feed import part_of, samples_in
 from ..data.image import BadSample
 from ..data.kept import KeptFeed, Memory
@@ -62,7 +63,8 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     """Time a few steps of one of `parts` processes and some validation samples of a run, without keeping anything."""
     begun = time.monotonic()
     config, spec = resolve(config, choice, data, device)
-    config = overlay(config, {"optim.batch_size": max(config.optim.batch_size // parts, 1)})
+    whole = config.optim.batch_size  # over all processes
+    config = overlay(config, {"optim.batch_size": max(whole // parts, 1)})
     few, warm = (steps.get(device.type, steps["cpu"]) for steps in (PROBED, WARM))
     batch_size = config.optim.batch_size
     train = limit_samples(data.train, config.data.train_limit)
@@ -101,10 +103,11 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
             made.validation.close()
     if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
         reading += found.reading * length / max(taken, 1)
-    steps = max(length * config.augment.repeats // parts // batch_size, 1)
     how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after others to warm up"
     took, every = time.monotonic() - begun, config.keep.evaluate_every
-    return Pace(startup + reading, found.step, validation, steps, every, how, took=took, reading=reading)
+    return Pace(
+        startup + reading, found.step, validation, steps_of_epoch(length, whole), every, how, took=took, reading=reading
+    )
 
 
 class _Timed(NamedTuple):

@@ -13,8 +13,10 @@ from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
 from ..data.table import parse_columns
 from ..starting import model_of
 from ..tasks import Task
+from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 from .defaults import SAY_STRENGTH
+from .overrides import ADDED, dotted, lay_over, name_of
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {
@@ -22,7 +24,7 @@ SHORT_FLAGS = {
     "columns": "data.columns",
     "task": "task",
     "model": "model.name",
-    "plugins": "model.plugins",
+    "plugins": ADDED,
     "pretrained": "model.pretrained",
     "checkpoint": "model.checkpoint",
     "group": "data.group",
@@ -37,6 +39,11 @@ SHORT_FLAGS = {
 
 
 FINETUNE = "finetune"
+# Settings that say the same as another: where a user gives one, a recipe's other one gives way.
+INSTEAD = {
+    "schedule.epochs": "schedule.steps",
+    "schedule.warmup": "schedule.warmup_steps",
+}
 
 
 def gather_settings(**short: Any) -> dict[str, Any]:
@@ -49,16 +56,21 @@ def gather_settings(**short: Any) -> dict[str, Any]:
         )
     if "data.columns" in given:
         given["data.columns"] = parse_columns(given["data.columns"])
-    if "model.plugins" in given:
-        plugins = given["model.plugins"]
-        given["model.plugins"] = [plugins] if isinstance(plugins, str) else list(plugins)
-        if not given["model.plugins"]:
-            del given["model.plugins"]
+    if ADDED in given:
+        plugins = given[ADDED]
+        given[ADDED] = [plugins] if isinstance(plugins, str) else list(plugins)
+        if not given[ADDED]:
+            del given[ADDED]
     return given
 
 
-def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the settings of a recipe for the model, with others laid over them; weights of a run name their model."""
+def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False) -> TrainConfig:
+    """Return the settings of a recipe for the model, with others laid over them; weights of a run name their model.
+
+    Args:
+        bare: take the recipe's own plug-ins off; one that is given by name has the recipe's options even so.
+    """
+    given = dotted(given)
     asked = given.get("task")
     name = recipe or default_recipe(given)
     if "model.name" not in given and (known := model_of(given.get("model.checkpoint"))) is not None:
@@ -70,17 +82,22 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     full = find_model(model or config.model.name)
     if (family := family_of(name, full)) is not None:
         config = overlay(config, family.settings, source=f"the family {family.name}")
-    for more in choose_variants(variants, full):
+    for more in choose_variants(variants, *variant_names(task, full)):
         config = overlay(config, {key: value for key, value in more.items() if key != "grid"}, source=f"recipe {name}")
     if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
+    if asked is not None and config.task is not None and name_of(asked) != name_of(config.task):
+        config = replace(config, model=replace(config.model, head=None))  # likewise for the recipe's task
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the images
         given = {"optim.least_steps": None, **given}
     if {f"augment.{name}" for name in SAY_STRENGTH} & given.keys():  # however long it trains
         given = {"augment.full_epochs": None, **given}
-    if "schedule.epochs" in given:
-        given = {"schedule.steps": None, **given}
-    config = overlay(config, {"recipe": name} | dict(given), source="the command")
+    for setting, other in INSTEAD.items():
+        if setting in given:
+            given = {other: None, **given}
+    own = config.model.plugins
+    config = replace(config, model=replace(config.model, plugins=[])) if bare else config
+    config = lay_over(config, {"recipe": name} | dict(given), source="the command", known=own)
     for text in config.model.plugins:
         parse_plugin(text)
     if config.task is not None:
@@ -105,7 +122,8 @@ def grid_of(config: TrainConfig) -> Any:
         return None
     values = read_recipe(config.recipe)
     _, variants = split_variants(values, source=f"recipe {config.recipe}")
-    grids = [values.get("grid"), *(more.get("grid") for more in choose_variants(variants, config.model.name))]
+    names = variant_names(config.task, config.model.name)
+    grids = [values.get("grid"), *(more.get("grid") for more in choose_variants(variants, *names))]
     found = [grid for grid in grids if grid is not None]
     if not all(isinstance(grid, Mapping) for grid in found):
         return found[-1]  # whoever reads it says what is wrong
@@ -205,6 +223,28 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
     return plain, {str(pattern): settings for pattern, settings in variants.items()}
 
 
-def choose_variants(variants: Mapping[str, Any], model: str) -> list[Any]:
-    """Return the settings of every pattern that fits a model's name, in the order of the file: later ones win."""
-    return [settings for pattern, settings in variants.items() if fnmatchcase(model.split(".")[0], pattern)]
+def choose_variants(variants: Mapping[str, Any], *names: str) -> list[Any]:
+    """Return the settings of every pattern that fits one of a model's names, in the order of the file: later win."""
+    return [more for pattern, more in variants.items() if any(fnmatchcase(name, pattern) for name in names)]
+
+
+def variant_names(task: str | None, model: str) -> tuple[str, ...]:
+    """Return what a recipe's patterns are held against: a name of timm's, or kind and name of a Hugging Face model."""
+    if task is not None and choose_task(task).kind.builds(model):
+        return identify(model).texts
+    return (model.split(".")[0],)  # without the tag
+
+
+def variant_notes(config: TrainConfig) -> list[str]:
+    """Return a line where the kind of a model, by which a recipe has numbers, was guessed by its name."""
+    if config.recipe is None or config.task is None or not choose_task(config.task).kind.builds(config.model.name):
+        return []
+    try:
+        _, variants = split_variants(read_recipe(config.recipe), source=f"recipe {config.recipe}")
+    except (ConfigError, OSError):  # the recipe of a run from elsewhere
+        return []
+    found = identify(config.model.name)
+    if found.known or not any("/" in pattern for pattern in variants):
+        return []
+    taken = f"taken for a {found.kind}, by its name" if found.kind else "its name tells none, so it has the common ones"
+    return [f"no config.json of {config.model.name} could be read, so the recipe's settings for its kind: {taken}"]

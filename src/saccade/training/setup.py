@@ -2,6 +2,7 @@
 
 import math
 import multiprocessing
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 
 from ..building import build_model, build_task
-from ..config import ConfigError, TrainConfig, overlay
-from ..data.draws import Order, part
+from ..config import ConfigError, TrainConfig, overlay, short
+from ..data.draws import Order, part, steps_of_epoch
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
 from ..data.loader import FileFeed, StreamFeed
@@ -20,9 +21,10 @@ from ..data.spec import InputSpec
 from ..data.split import abbreviate
 from ..data.validation import Validation
 from ..spawning import cores
-from ..starting import known_of
+from ..starting import Known, known_of
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
+from ..weights import describe
 from .defaults import (
     batch_for,
     epochs_for,
@@ -34,7 +36,8 @@ from .defaults import (
 )
 from .families import family_notes, small_options
 from .parallel import World
-from .recipes import family_of
+from .recipes import family_of, variant_notes
+from .unread import Situation, refuse_unread
 
 RESIDENT_SHARE, VALIDATION_SHARE = 0.4, 0.1  # of the device's free memory a set may take, and validation samples
 
@@ -53,8 +56,11 @@ class Parts:
     identity: dict[str, Any]  # of the samples
 
 
-def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> tuple[TrainConfig, InputSpec]:
-    """Fill in what the settings leave to the task, the data and the device."""
+def resolve(
+    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, given: Iterable[str] = ()
+) -> tuple[TrainConfig, InputSpec]:
+    """Fill in what the settings leave to the task, the data and the device; what a user gave has to be read."""
+    asked = config
     config, left = choice.kind.adapt(config)
     array = None if isinstance(data.train, Stream) else data.train.array()
     name = choice.kind.find_model(config.model.name)
@@ -97,11 +103,26 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
             "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
         },
     )
+    refuse_unread(given, Situation(asked, resolved, choice, data, device))
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data, choice.options, resolved.model)
-    spec.notes += [*left, *family_notes(config, patches), *notes_on(config, resolved, side=side, samples=samples)]
+    describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
+    spec.notes += [*left, *variant_notes(config), *_overridden(config, known), *family_notes(config, patches)]
+    spec.notes += notes_on(config, resolved, side=side, samples=samples)
     return resolved, spec
+
+
+def _overridden(config: TrainConfig, known: Known | None) -> list[str]:
+    """Tell which options are others than those that the weights were trained with."""
+    before = {} if known is None else known.options
+    given = config.model.options
+    return [
+        f"model.options.{name} = {short(repr(given[name]))} was given; the weights were trained with "
+        f"{short(repr(value))}"
+        for name, value in before.items()
+        if name in given and given[name] != value
+    ]
 
 
 def assemble(
@@ -210,7 +231,7 @@ def _feed(
         mine = part(batch_size, world.rank, world.size)
         return StreamFeed(
             train.decoded(at_least=cropping.least),
-            steps=max(length // batch_size, 1),
+            steps=steps_of_epoch(length, batch_size),
             batch_size=mine.stop - mine.start,
             seed=config.seed,
             bad_limit=config.data.bad_limit,

@@ -13,6 +13,7 @@ from ..spawning import end_helpers
 from ..tasks import Task
 from .ahead import compile_ahead, jobs_of
 from .engine import Replay, compile_parts, turn_onednn_on
+from .length import RunLength
 from .optim import CAPTURABLE, Average, build_optimizer, rate_at, scaled_lr, set_rate
 from .optimizer_state import check_storable, group_settings
 from .parallel import World, copy_over, shard
@@ -48,6 +49,7 @@ class Step:
         self.totals = torch.zeros(kinds, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         self.step = 0  # of the whole run
         schedule = config.schedule
+        self.length = RunLength.of(schedule.epochs, self.feed.steps)
         self.new_only_steps = round(min(schedule.head_epochs, schedule.epochs / 3) * self.feed.steps)
         self.compile_jobs = jobs_of(config, device) if world.size == 1 else 1  # until the first step
         self.replays: dict[Any, Replay] = {}  # by what is done to samples and by the batch's shapes
@@ -82,14 +84,14 @@ class Step:
     def _prepare(self) -> None:
         """Set what depends on the step's number alone."""
         turn_onednn_on()
-        set_rate(self.optimizer, self._rate(self.step), new_only=self.step < self.new_only_steps)
+        set_rate(self.optimizer, self._rate(self.step), new_only=self.length.place(self.step) < self.new_only_steps)
         if self.average is not None:
             self.average.prepare(self.step)
         seed_all(seed_of(self.config.seed, self.step, self.world.rank, NOISE), self.device)
 
     def _rate(self, step: int) -> float:
         peak, steps = scaled_lr(self.config.optim), self.feed.steps
-        return rate_at(step, steps_per_epoch=steps, peak=peak, schedule=self.config.schedule)
+        return rate_at(self.length.place(step), steps_per_epoch=steps, peak=peak, schedule=self.config.schedule)
 
     def _chunks(self, length: int) -> list[slice]:
         # as many in every process, since sharded weights come together in each of them

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from ..building import resolve_name
-from ..config import ConfigError, TrainConfig, flatten, overlay, to_yaml
+from ..config import ConfigError, TrainConfig, to_yaml
 from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.open import Data
@@ -23,7 +22,7 @@ from ..report.page import show_facts
 from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
-from ..tasks.opening import TaskChoice, choose_task, open_samples
+from ..tasks.opening import TaskChoice, open_samples
 from ..weights import save_model, save_tensors
 from ..wording import count_of
 from .allowance import Allowance
@@ -33,26 +32,12 @@ from .fitting import find_rate
 from .lifecycle import begun_before, held_alone, mark, require_free
 from .loop import Loop, TrainingError
 from .machine import Fitting, decides_how_long
+from .overrides import dotted, names_of
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
+from .resumed import resumed_config
 from .setup import Parts, assemble, resolve
-
-# What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
-# dot at its end stands for all under it.
-MAY_CHANGE = (
-    "engine.",
-    "keep.evaluate_every",
-    "keep.every_seconds",
-    "keep.every_steps",
-    "keep.states",
-    "keep.tensorboard",
-    "data.workers",
-    "data.path",
-    "data.bad_limit",
-    "optim.accumulate",
-    "optim.clip",
-    "optim.lr",
-)
+from .time_limit import TimeLimit
 
 
 @dataclass(frozen=True)
@@ -125,7 +110,7 @@ def train(
         task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
             layout says if not given.
         model: a model's name, ours or timm's.
-        plugins: "broadcast", "second_order", "drloc:weight=0.3", ...
+        plugins: beside the recipe's: "broadcast", "drloc:weight=0.3", ...; "none" first takes the recipe's off.
         pretrained: start from timm's weights of the model, from its hub or from this machine.
         checkpoint: weights to start from: a run, or a file of them.
         group: column of a list; samples that have the same in it are never on both sides of a split.
@@ -165,7 +150,7 @@ def train(
         seed=seed,
         device=device,
         workers=workers,
-    ) | dict(settings or {})
+    ) | dotted(settings or {})
     if resume is not None and out is not None and Path(out) != Path(resume):
         raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
     if resume is not None and time is not None:
@@ -179,8 +164,9 @@ def train(
         (config, notes), run = find_rate(configure(recipe, given), given), None
     else:
         run = Run.open(resume)
-        config, notes = _resumed_config(run, recipe, given), []
-    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet, notes=notes, fitting=fitting)
+        config, notes = resumed_config(run, recipe, given), []
+    how: dict[str, Any] = {"overwrite": overwrite, "quiet": quiet, "notes": notes, "fitting": fitting}
+    return train_config(config, run=run, out=out, given=names_of(given), **how)
 
 
 def train_config(
@@ -190,6 +176,7 @@ def train_config(
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    given: Sequence[str] = (),
     notes: Sequence[str] = (),
     fitting: Fitting | None = None,
     opened: tuple[TaskChoice, Data] | None = None,
@@ -199,6 +186,7 @@ def train_config(
 
     Args:
         run: one to resume.
+        given: settings that a user gave, by dotted name, which the run has to read.
         notes: to be said first.
         fitting: what a new run is fitted to before it begins; None trains it as it is.
         opened: its task and samples, where they are open already.
@@ -211,7 +199,7 @@ def train_config(
         said = list[str]()
         if fitting is not None and run is None:
             config, said = replace(fitting, say=console.say).fit(config, choice, data, world, device)
-        config, spec = resolve(config, choice, data, device)
+        config, spec = resolve(config, choice, data, device, given=given)
         resumed = run is not None
         if run is not None:
             _refuse_other_readers(run.config(), config, data)
@@ -229,8 +217,8 @@ def train_config(
             loop.allowance = allowance
             if resumed:
                 _restore(loop, run, console)
-            elif fitting is not None:
-                loop.deadline = fitting.deadline
+            elif fitting is not None and fitting.deadline is not None:
+                loop.limit = TimeLimit(fitting.deadline, loop.now(), fitting.validation)
             begun = monotonic()
             try:
                 with console:
@@ -274,7 +262,7 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
     path, error = None, None
     if world.is_main:
         try:
-            name = f"{Path(config.model.name).name}-{config.recipe or 'own'}-seed{config.seed}"
+            name = f"{Path(config.model.name).name}-{Path(config.recipe or 'own').stem}-seed{config.seed}"
             if out is not None and overwrite:
                 require_free(Run(Path(out).expanduser()))
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
@@ -320,8 +308,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             **metrics,
             "task": parts.spec.task,
             "primary": primary.name,
-            "epochs": loop.epoch,
-            "steps": loop.step,
+            **loop.trained(),
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
             "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
@@ -336,7 +323,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             f"{loop.config.model.name} on {parts.data.name}",
             {
                 primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
-                "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
+                "trained": f"{epochs}{loop.length.remark}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
                 **({"unreadable samples": f"{bad}, skipped"} if bad else {}),
                 "run": str(run.path),
@@ -356,29 +343,6 @@ def _report(run: Run, parts: Parts) -> Path | None:
     except Exception as error:
         warnings.warn(f"{run.path} is finished, but its report was not written: {error!r}", stacklevel=2)
         return None
-
-
-def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
-    config = run.config()
-    if recipe is not None and recipe != config.recipe:
-        raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
-    if "model.name" in given:
-        find_model = choose_task(config.task).kind.find_model if config.task else resolve_name
-        given = {**given, "model.name": find_model(given["model.name"])}
-    changed = overlay(config, given, source="the command")
-    # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.
-    before, after = ({name: json.dumps(value) for name, value in flatten(c).items()} for c in (config, changed))
-    refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]
-    if refused:
-        raise ConfigError(
-            f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
-            f"another run for other settings; --checkpoint {run.path} starts it from this one's weights"
-        )
-    return changed
-
-
-def _may_change(name: str) -> bool:
-    return name in MAY_CHANGE or any(name.startswith(prefix) for prefix in MAY_CHANGE if prefix.endswith("."))
 
 
 def _refuse_without_weights(config: TrainConfig) -> None:

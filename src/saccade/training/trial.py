@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,16 @@ def prepare_ground(
     *,
     limit: int | None = None,
     seed: int = SEED,
+    given: Iterable[str] = (),
 ) -> tuple[TrainConfig, Ground]:
     """Return settings resolved for a whole set, and parts of its training samples to try others on.
 
     Args:
         limit: samples to train with at most; None for all that are not held out.
         seed: of which samples are held out.
+        given: settings that a user gave, by dotted name.
     """
-    resolved, spec = resolve(config, choice, data, device)
+    resolved, spec = resolve(config, choice, data, device, given=given)
     train = limit_samples(data.train, config.data.train_limit)
     kept, held, _ = train.hold_out(share=SHARE, seed=seed)
     if limit is not None:

@@ -20,6 +20,7 @@ from ..runs import hold, require_apart
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
 from ..training.loop import Interrupted
+from ..training.overrides import ADDED, dotted, names_of
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
@@ -98,7 +99,7 @@ def tune(
         img_size=img_size,
         device=device,
         workers=workers,
-    ) | dict(settings or {})
+    ) | dotted(settings or {})
     config = configure(recipe, given)
     request = _request(config, given, seconds)
     path = Path(out or Path("runs") / f"tune-{Path(config.model.name).name}-{_digest(request)}").expanduser()
@@ -156,8 +157,9 @@ class _Search:
         return self._write(subject, axes, rungs, attempts, best)
 
     def _subject(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[Subject, tuple[Axis, ...]]:
-        resolved, ground = prepare_ground(self.config, choice, data, self.device, limit=limit)
-        axes = find_axes(self.config, resolved, tuple(self.given))
+        given = names_of(self.given)
+        resolved, ground = prepare_ground(self.config, choice, data, self.device, limit=limit, given=given)
+        axes = find_axes(self.config, resolved, given)
         if not axes:
             raise ConfigError(
                 "nothing is left to be tried: rate, weight decay and augmentation were given, or are not the recipe's; "
@@ -267,7 +269,9 @@ def _nothing(attempts: Sequence[Attempt], seconds: float) -> str:
 
 def _request(config: TrainConfig, given: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Return what is asked, as JSON holds it, without what depends on the machine."""
-    kept = {name: value for name, value in given.items() if not name.startswith("engine.") and name != "data.workers"}
+    given = {**given, "model.plugins": config.model.plugins} if ADDED in given else given
+    aside = ("data.workers", ADDED)
+    kept = {name: value for name, value in given.items() if not name.startswith("engine.") and name not in aside}
     return json.loads(json.dumps({"recipe": config.recipe, "settings": kept, "budget": seconds}))
 
 

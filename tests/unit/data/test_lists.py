@@ -149,3 +149,13 @@ def test_image_listed_twice_falls_on_one_side_and_is_noted(tmp_path, seed):
     assert not set(names(data.train)) & set(names(data.val))
     assert any("12 images are listed more than once" in note for note in data.notes)
     assert any("2 images are listed with different labels: '0.jpg', '3.jpg'" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("folder", ["images", "img", "pictures", "photos"])
+def test_images_that_are_listed_without_their_folder_are_found_in_one_of_the_documented_names(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    for number in range(12):
+        (tmp_path / folder / f"{number}.jpg").write_bytes(encoded(number))
+    data = open_data(write(tmp_path, "path,label", *(f"{n},{'ab'[n % 2]}" for n in range(12))))
+    assert data.train.read(0).shape[2] == 3
+    assert any(f"{folder}/NAME.jpg is read" in note for note in data.notes)

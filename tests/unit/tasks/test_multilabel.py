@@ -241,10 +241,11 @@ def test_options_are_checked():
 
 
 def test_run_learns_its_labels_and_keeps_thresholds_scores_and_a_page(tmp_path):
-    values = settings(schedule__epochs=25) | {"augment.crop": "none", "augment.repeats": 1, "augment.rand_ops": 0}
+    values = settings(schedule__epochs=25, augment__mixup=0.0, augment__cutmix=0.0)
     values |= {
-        "augment.mixup": 0.0,
-        "augment.cutmix": 0.0,
+        "augment.crop": "none",
+        "augment.repeats": 1,
+        "augment.rand_ops": 0,
         "augment.erase": 0.0,
         "optim.lr": 0.01,
         "model.drop_path": 0.0,

@@ -29,7 +29,7 @@ def data_of(path, task=None):
 
 
 def plain(**more):
-    return settings(**more) | {
+    return settings(augment__mixup=0.0, augment__cutmix=0.0, **more) | {
         "augment.crop": "none",
         "augment.repeats": 1,
         "augment.rand_ops": 0,

@@ -15,6 +15,7 @@ from saccade import state as states
 from saccade.data.loader import TooManyBad
 from saccade.state import StateError, list_states
 from saccade.training import loop as loops
+from saccade.training.length import RunLength
 from saccade.training.loop import Interrupted, Loop, TrainingError
 from saccade.training.train import train
 from support.trainings import assert_same_end, environment, png_folder, settings, train_with_kills
@@ -303,7 +304,7 @@ def test_death_of_a_reading_process_is_said(data, tmp_path, monkeypatch):
 def test_noise_of_processes_differs():
     class Stand:
         config, step, average, optimizer = loops.TrainConfig(), 3, None, torch.optim.SGD([torch.zeros(1)])
-        new_only_steps, device = 0, torch.device("cpu")
+        new_only_steps, device, length = 0, torch.device("cpu"), RunLength.of(1, 10)
 
         def _rate(self, step):
             return 0.1

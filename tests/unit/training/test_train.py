@@ -229,3 +229,12 @@ def test_a_recipe_with_a_misspelt_key_names_the_right_one(tmp_path):
     (tmp_path / "mine.yaml").write_text("optim:\n  weigth_decay: 0.1\n")
     with pytest.raises(ConfigError, match=r"optim\.weight_decay"):
         configure(str(tmp_path / "mine.yaml"), {})
+
+
+def test_a_run_by_a_recipe_of_ones_own_lies_directly_under_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "short.yaml").write_text("schedule: {epochs: 1}\n")
+    run = saccade.train(recipe="mine/short.yaml", settings=tiny(), quiet=True)
+    assert run.path.parent.resolve() == tmp_path / "runs"
+    assert run.path.name == "glnet_nano-short-seed0"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...data.feed import Batch
 from ...layers.numerics import upcast
 from ...plugins.registry import register_plugin
-from ..classification.task import classification_loss, read_logits
+from ..classification.task import Classify, read_logits
 from .teacher import Norm, Taught, Teacher, count_classes, require_other
 
 
@@ -28,12 +28,15 @@ class Distillation(Taught):
         temperature: both sides' logits are divided by it, and the loss multiplied by its square.
         weight: share of the teacher in the loss.
         hard: learn the teacher's best class instead of its distribution.
-        label_smoothing: share of a label spread evenly over all classes.
         images_norm: mean and standard deviation of the images' normalisation, to turn it into the teacher's.
         teacher_norm: the teacher's; by default as its `pretrained_cfg` tells.
         size: height and width of the teacher's images; None leaves them.
         classes: the teacher's class for each of the model's, if they are not the same.
+        settings: of `Classify`, for the labels: label_smoothing, class_weights.
     """
+
+    option_sources = (Classify,)
+    option_hidden = ("class_weights",)  # settings of the loss
 
     teacher: Teacher
 
@@ -45,13 +48,13 @@ class Distillation(Taught):
         temperature: float = 1.0,
         weight: float = 0.5,
         hard: bool = False,
-        label_smoothing: float = 0.0,
         images_norm: Norm | None = None,
         teacher_norm: Norm | None = None,
         size: int | tuple[int, int] | None = None,
         classes: Sequence[int] | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(model, label_smoothing=label_smoothing)
+        super().__init__(model, **settings)
         if temperature <= 0:
             raise ValueError(f"temperature={temperature} was given; it must be positive")
         if not 0 <= weight <= 1:
@@ -85,21 +88,27 @@ class Distillation(Taught):
         """
         self.refuse_draws(draws)
         images, targets = batch["image"], batch.get("target")
-        output, for_labels, for_teacher = _heads(self.ask(batch))
-        result = {"output": output}
+        answer, pair = self.hear(batch)
+        output, for_labels, for_teacher = _heads(answer)
         asked = self.training if distill is None else distill
-        if targets is not None:
-            # Where the teacher is not asked, what will be used is compared: both heads together.
-            logits = for_labels if asked else output
-            loss = classification_loss(logits, targets, label_smoothing=self.label_smoothing)
-            result |= {"loss": loss, "classification": loss.detach()}
+        # Where the teacher is not asked, what will be used is compared: both heads together.
+        result = self.score(for_labels if asked else output, targets, pair=pair) | {"output": output}
         if asked:
             learned = self.compare(for_teacher, self.teacher.ask(images))
             loss = self.weight * learned
             if targets is not None:
                 loss = (1 - self.weight) * result["loss"] + loss
+                result |= {"for_labels": for_labels}
             result |= {"loss": loss, "distillation": learned.detach()}
         return result
+
+    def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
+        """Return a part's result, of which the labels' share of the loss counts by its classes."""
+        if mean is None or "for_labels" not in result:
+            return super().reweigh(result, batch, mean)
+        labels = {**result, "output": result["for_labels"], "loss": torch.zeros_like(result["loss"])}
+        more = super().reweigh(labels, batch, mean)["loss"]
+        return result | {"loss": result["loss"] + (1 - self.weight) * more}
 
     def compare(self, logits: Tensor, taught: Tensor) -> Tensor:
         """Return the loss of logits, B, K, to the teacher's."""

@@ -23,7 +23,7 @@ from ...layers.token_label import (
 )
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
-from ..classification.task import classification_loss, read_logits
+from ..classification.task import find_late, read_logits
 from .grids import GridReader, move_like, norm_path
 from .label_maps import LabelMaps
 from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
@@ -60,6 +60,7 @@ class TokenLabelling(Taught):
         grid: rows and columns of the tokens, if they cannot be told.
         prefix_tokens: how many tokens stand before those of the grid, if it cannot be told.
         layout: of the features, if it cannot be told.
+        settings: of `Classify`: class_weights, which count for every label as they do for shares of classes.
     """
 
     teacher: TeacherLabels | None
@@ -82,8 +83,16 @@ class TokenLabelling(Taught):
         grid: tuple[int, int] | None = None,
         prefix_tokens: int | None = None,
         layout: Layout | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(model)
+        if "label_smoothing" in settings:
+            raise TypeError("label_smoothing was given; token labelling smooths every label alike: give smoothing=")
+        super().__init__(model, **settings)
+        if find_late(model) is not None:
+            raise ValueError(
+                "the model's head trains two classifiers (fusion=late) and token labelling one; choose another fusion, "
+                "or late=scores"
+            )
         if not 0 <= smoothing < 1:
             raise ValueError(f"smoothing={smoothing} was given; it is a share, from 0 to below 1")
         if teacher is not None and maps is not None:
@@ -149,11 +158,7 @@ class TokenLabelling(Taught):
         self.refuse_draws(draws)
         images, targets = batch["image"], batch.get("target")
         if targets is None or not (self.training if label_tokens is None else label_tokens):
-            logits = read_logits(self.model(images))
-            if targets is None:
-                return {"output": logits}
-            loss = classification_loss(logits, targets)
-            return {"loss": loss, "output": logits, "classification": loss.detach()}
+            return self.score(self.model(images), targets)
         if self.mix_token and place is None:
             place = draw_place(device=images.device, generator=generator)
         output, grid = self.run(images, place if self.mix_token else None)
@@ -165,7 +170,7 @@ class TokenLabelling(Taught):
             labels = self._find_labels(images, grid, names, crops, flips)
         label, dense = self._smooth(labels, truth, grid)
         classification, tokens = token_label_terms(
-            output, label=label, dense=dense, truth=truth if self.ground_truth else None
+            output, label=label, dense=dense, truth=truth if self.ground_truth else None, weight=self.class_weights
         )
         loss = self.cls_weight * classification + self.dense_weight * tokens
         result = {"loss": loss, "output": output.logits}
@@ -207,6 +212,15 @@ class TokenLabelling(Taught):
     def read_along(self, encode: Encoder) -> Encoder:
         """Let the samples of training bring their stored labels."""
         return encode if self.maps is None else LabelEncoder(encode, self.maps)
+
+    @property
+    def learns_targets(self) -> bool:
+        """Whether the data's own labels count, not only the teacher's."""
+        return self.ground_truth or (self.teacher is None and self.maps is None)
+
+    def weight_of(self, batch: Batch) -> Tensor | None:
+        """Return None: every label is a distribution, whose classes take their weights each."""
+        return None
 
     def release(self) -> None:
         """Take the task's listeners off the host; its tokens cannot be read any more."""

@@ -113,12 +113,17 @@ class Classify(OneOf):
             "output", the logits, and with targets "loss" and "classification".
         """
         self.refuse_draws(draws)
+        answer, pair = self.hear(batch)
+        return self.score(answer, batch.get("target"), pair=pair)
+
+    def hear(self, batch: Batch) -> tuple[Any, Tensor | None]:
+        """Return what the model answers; in training, of two classifiers that are fused late, their logits too."""
         late = find_late(self.model) if self.training and "target" in batch else None
         if late is None:
-            return self.score(self.ask(batch), batch.get("target"))
+            return self.ask(batch), None
         with hear_pair(late) as pair:
             answer = self.ask(batch)
-        return self.score(answer, batch["target"], pair=torch.stack(pair))
+        return answer, torch.stack(pair)
 
     def score(self, answer: Any, targets: Tensor | None, *, pair: Tensor | None = None) -> dict[str, Tensor]:
         """Compare what the model returned with the targets.

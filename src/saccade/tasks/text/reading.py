@@ -68,7 +68,7 @@ def open_texts(config: DataConfig, options: TextOptions) -> Data:
     if val is None:
         kept, held_out, told_of = source.hold_out(share=config.val_share, seed=config.split_seed)
         notes += [note.replace("sample", "text") for note in told_of]
-        return Data(kept, held_out, _name(config.path), tuple(notes))
+        return Data(kept, held_out, _name(config.path), tuple(notes), cut=True)
     validation = _source(val, options, where=config.val or config.path, prefix="dev")
     if any(len(text) != len(source.text(0)) for text in validation.texts):
         kinds = "pairs" if len(source.text(0)) == 2 else "single texts"

@@ -113,7 +113,7 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     if "val" in sources:
         return Data(sources["train"], sources["val"], path.name, tuple(notes))
     train, held, more = sources["train"].hold_out(share=config.val_share, seed=config.split_seed)
-    return Data(train, held, path.name, (*notes, *more))
+    return Data(train, held, path.name, (*notes, *more), cut=True)
 
 
 def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:

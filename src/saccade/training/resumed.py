@@ -1,0 +1,52 @@
+"""The settings of a run that is resumed: its own, and the few that may differ from then on."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..building import resolve_name
+from ..config import ConfigError, TrainConfig, flatten
+from ..runs import Run
+from ..tasks.opening import choose_task
+from .overrides import lay_over
+
+# What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
+# dot at its end stands for all under it.
+MAY_CHANGE = (
+    "engine.",
+    "keep.evaluate_every",
+    "keep.every_seconds",
+    "keep.every_steps",
+    "keep.states",
+    "keep.tensorboard",
+    "data.workers",
+    "data.path",
+    "data.bad_limit",
+    "optim.accumulate",
+    "optim.clip",
+    "optim.lr",
+)
+
+
+def resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the settings of a run that is resumed, with those of a user that may change over them."""
+    config = run.config()
+    if recipe is not None and recipe != config.recipe:
+        raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
+    if "model.name" in given:
+        find_model = choose_task(config.task).kind.find_model if config.task else resolve_name
+        given = {**given, "model.name": find_model(given["model.name"])}
+    changed = lay_over(config, given, source="the command")
+    # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.
+    before, after = ({name: json.dumps(value) for name, value in flatten(c).items()} for c in (config, changed))
+    refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]
+    if refused:
+        raise ConfigError(
+            f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
+            f"another run for other settings; --checkpoint {run.path} starts it from this one's weights"
+        )
+    return changed
+
+
+def _may_change(name: str) -> bool:
+    return name in MAY_CHANGE or any(name.startswith(prefix) for prefix in MAY_CHANGE if prefix.endswith("."))

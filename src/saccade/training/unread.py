@@ -1,0 +1,282 @@
+"""Settings that a user gave and that nothing in a run would read: refused, with what would read them.
+
+`READ` says of every setting there is when it is read. A setting without an entry there cannot be given at all: this
+module is not imported without one.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from timm.optim import get_optimizer_info
+
+from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
+from ..data.open import Data
+from ..data.source import Stream
+from ..tasks.opening import TaskChoice
+from .defaults import strength_settings
+from .recipes import read_recipe, split_variants
+
+TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
+RESIZED = "augment.crop=resized; segment and detect have an option scale of their own"
+OPERATIONS = "with augment.rand_ops above 0, which short runs of some recipes do without (augment.full_epochs)"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What decides which settings a run reads."""
+
+    asked: TrainConfig  # settings before they were fitted to task, samples and device
+    config: TrainConfig  # and after
+    choice: TaskChoice
+    data: Data
+    device: torch.device
+
+    @cached_property
+    def adapted(self) -> dict[str, Any]:
+        """Settings as the task changes them, by dotted name."""
+        return flatten(self.choice.kind.adapt(self.asked)[0])
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """Settings as the recipe has them, by dotted name; of a recipe that is not here, the defaults."""
+        try:
+            values, _ = split_variants(read_recipe(self.asked.recipe or ""), source="the recipe")
+            return flatten(overlay(TrainConfig(), values))
+        except (ConfigError, OSError):
+            return flatten(TrainConfig())
+
+    @property
+    def images(self) -> bool:
+        """Whether samples are images, which are augmented."""
+        return self.choice.kind.reads == "image"
+
+    @property
+    def texts(self) -> bool:
+        """Whether samples are texts alone."""
+        return self.choice.kind.reads == "text"
+
+    @property
+    def crops(self) -> bool:
+        """Whether the task crops by itself."""
+        return self.choice.kind.masks or self.choice.kind.boxes
+
+    @property
+    def stream(self) -> bool:
+        """Whether training samples come one after the other."""
+        return isinstance(self.data.train, Stream)
+
+    @property
+    def array(self) -> bool:
+        """Whether training samples lie in memory."""
+        return not isinstance(self.data.train, Stream) and self.data.train.array() is not None
+
+    @property
+    def own_model(self) -> bool:
+        """Whether the task builds the model: one of Hugging Face's."""
+        return self.choice.kind.builds(self.config.model.name)
+
+    @property
+    def starts(self) -> bool:
+        """Whether a model of timm's or ours starts from weights, so that it is known which parameters are new."""
+        model = self.config.model
+        return not self.own_model and (model.pretrained or model.checkpoint is not None)
+
+    @property
+    def files(self) -> bool:
+        """Whether processes may read samples."""
+        return not self.texts and not self.array
+
+    @property
+    def counted(self) -> bool:
+        """Whether the number of training samples is known."""
+        return not isinstance(self.data.train, Stream) or self.data.train.length is not None
+
+    @property
+    def folds(self) -> bool:
+        """Whether validation samples are one fold of several."""
+        return self.config.data.folds is not None
+
+    @property
+    def augment(self) -> AugmentConfig:
+        """What is done to images."""
+        return self.config.augment
+
+    @property
+    def operates(self) -> bool:
+        """Whether RandAugment does something."""
+        return self.augment.rand_ops > 0
+
+    @property
+    def mixes(self) -> int:
+        """In how many ways images are mixed."""
+        return bool(self.augment.mixup) + bool(self.augment.cutmix)
+
+    @property
+    def strong(self) -> bool:
+        """Whether something is done to images that the last epochs may do without."""
+        return self.operates or self.mixes > 0 or self.augment.erase > 0
+
+    @property
+    def weakens(self) -> bool:
+        """Whether there is augmentation that short runs have less of."""
+        return bool(strength_settings(self.asked.augment, 1.0))
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether the learning rate rises at first."""
+        schedule = self.config.schedule
+        return bool(schedule.warmup if schedule.warmup_steps is None else schedule.warmup_steps)
+
+    @property
+    def own_loss(self) -> bool:
+        """Whether the loss is a head's or a model's own, which knows no weights of classes."""
+        return self.choice.kind.boxes or (self.choice.kind.masks and self.own_model)
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it is trained on a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def compiles(self) -> bool:
+        """Whether kinds of blocks are compiled side by side, where several processes may."""
+        engine = self.config.engine
+        return bool(engine.compile) and not engine.grad_checkpointing and int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+    @property
+    def launched(self) -> bool:
+        """Whether torchrun started this process, perhaps one of several."""
+        return "WORLD_SIZE" in os.environ
+
+    def takes(self, option: str) -> bool:
+        """Whether the optimizer has momentum, betas or eps; of an unknown one the run itself says what is wrong."""
+        name = self.config.optim.name.lower().removeprefix("lookahead_")
+        try:
+            return bool(getattr(get_optimizer_info(name), f"has_{option}"))
+        except ValueError:
+            return True
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a setting is read."""
+
+    needs: str  # in words, after "it is read"
+    when: Callable[[Situation], bool]
+
+
+ALWAYS = """
+    seed recipe requires_checkpoint task
+    data.path data.columns data.train_limit data.group data.folds
+    model.name model.options model.plugins model.drop_path model.probe model.head
+    optim.name optim.lr optim.lr_batch optim.batch_size optim.accumulate optim.weight_decay optim.layer_decay optim.clip
+    schedule.min_lr schedule.curve schedule.steps schedule.warmup_steps schedule.patience
+    engine.device engine.precision engine.compile engine.grad_checkpointing engine.threads
+    keep.ema keep.every_steps keep.every_seconds keep.states keep.evaluate_every keep.tensorboard
+"""
+# Otherwise: settings, when they are read in words, and when.
+WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
+    ("data.val", "by tasks whose lists do not split by themselves", lambda s: s.choice.kind.reads != "question"),
+    ("data.val_share", "where samples are held out of the training samples", lambda s: s.data.cut),
+    ("data.split_seed", "where samples are held out of the training samples", lambda s: s.data.cut or s.folds),
+    ("data.fold", "with data.folds", lambda s: s.folds),
+    ("data.mean data.std", "by tasks on images", lambda s: s.images),
+    ("data.img_size data.bad_limit", "by tasks that read images", lambda s: not s.texts),
+    ("data.workers", "where images are read from files", lambda s: s.files or s.asked.data.workers == 0),
+    ("data.resident", "by tasks that read images, but of streams", lambda s: not s.texts and not s.stream),
+    ("data.buffer", "of streams of shards", lambda s: s.stream),
+    ("model.pretrained", "where model.checkpoint names no other weights", lambda s: s.config.model.checkpoint is None),
+    ("model.checkpoint", "by models of timm's and ours", lambda s: not s.own_model),
+    ("model.freeze", "without model.probe", lambda s: not s.config.model.probe),
+    ("model.keep_statistics", f"where {TRAINED}", lambda s: s.starts or (s.own_model and s.config.model.pretrained)),
+    (
+        "augment.crop augment.flip augment.rand_ops augment.jitter augment.erase",
+        "by tasks on images",
+        lambda s: s.images,
+    ),
+    ("augment.mixup augment.cutmix", "by tasks on images", lambda s: s.images),
+    ("augment.pad", "with augment.crop=pad", lambda s: s.images and s.augment.crop == "pad"),
+    ("augment.scale", f"with {RESIZED}", lambda s: s.images and s.augment.crop == "resized"),
+    ("augment.ratio", f"with {RESIZED}", lambda s: s.images and (s.crops or s.augment.crop == "resized")),
+    ("augment.rand_magnitude augment.rand_spread augment.rand_kind", OPERATIONS, lambda s: s.images and s.operates),
+    ("augment.rand_prob augment.rand_interpolation", OPERATIONS, lambda s: s.images and s.operates),
+    ("augment.erase_kind", "with augment.erase above 0", lambda s: s.images and s.augment.erase > 0),
+    ("augment.mix_prob", "with augment.mixup or augment.cutmix", lambda s: s.images and s.mixes > 0),
+    ("augment.switch_prob", "with both augment.mixup and augment.cutmix", lambda s: s.images and s.mixes == 2),
+    ("augment.repeats", "by tasks on images, but of streams", lambda s: s.images and not s.stream),
+    ("augment.off_epochs", "with RandAugment, erasing or mixing", lambda s: s.images and s.strong),
+    ("augment.full_epochs", "with RandAugment, erasing, mixing or jitter", lambda s: s.images and s.weakens),
+    ("optim.least_steps", "where the number of training samples is known", lambda s: s.counted),
+    ("optim.momentum", "by optimizers with a momentum, such as sgd", lambda s: s.takes("momentum")),
+    ("optim.betas", "by optimizers with betas, such as adamw", lambda s: s.takes("betas")),
+    ("optim.eps", "by optimizers with an eps, such as adamw", lambda s: s.takes("eps")),
+    ("optim.new_scale schedule.head_epochs", f"where {TRAINED}, none of Hugging Face's", lambda s: s.starts),
+    ("schedule.epochs", "without schedule.steps", lambda s: s.asked.schedule.steps is None),
+    ("schedule.warmup", "without schedule.warmup_steps", lambda s: s.config.schedule.warmup_steps is None),
+    ("schedule.warmup_lr", "with a warm-up", lambda s: s.warms_up),
+    ("schedule.power", "with schedule.curve=poly", lambda s: s.config.schedule.curve == "poly"),
+    ("schedule.falls", "with schedule.curve=steps", lambda s: s.config.schedule.curve == "steps"),
+    ("loss.smoothing", "by tasks with classes of whole samples", lambda s: not s.crops),
+    ("loss.class_weights", "by tasks with losses of ours, but detect", lambda s: not s.own_loss),
+    ("engine.graphs engine.channels_last", "on a GPU", lambda s: s.gpu),
+    (
+        "engine.compile_jobs",
+        "with engine.compile in one process, without engine.grad_checkpointing",
+        lambda s: s.compiles,
+    ),
+    ("engine.parallel", "under torchrun", lambda s: s.launched),
+)
+READ: dict[str, Rule] = {
+    **dict.fromkeys(ALWAYS.split(), Rule("always", lambda _: True)),
+    **{name: Rule(needs, when) for names, needs, when in WHERE for name in names.split()},
+}
+
+
+def require_rules(names: Iterable[str]) -> None:
+    """Refuse settings of which `READ` does not say when they are read."""
+    if missing := set(names) ^ READ.keys():
+        raise TypeError(f"READ has to say when each setting is read; it does not fit {', '.join(sorted(missing))}")
+
+
+require_rules(flatten(TrainConfig()))
+
+
+def refuse_unread(given: Iterable[str], situation: Situation) -> None:
+    """Refuse settings that a user gave, by dotted name, and that nothing in the run would read."""
+    found = unread(given, situation)
+    if found:
+        raise ConfigError("; ".join(found.values()))
+
+
+def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
+    """Return the settings of those given that nothing would read, with what to say of each.
+
+    Nothing, False and 0 ask for nothing, "auto" is left to the run, and what is as the recipe or the defaults have it
+    changes nothing, as where all settings of a run are given.
+    """
+    asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
+    found: dict[str, str] = {}
+    for name in given:
+        name = _leaf(name)
+        value = asked[name]
+        if value is None or value == "auto":
+            continue
+        same = value in (defaults[name], recipe[name], 0)
+        adapted, says = situation.adapted[name], f"{name} = {value!r} was given and"
+        if adapted != value:
+            who = f"the task {situation.choice} with the model {situation.config.model.name}"
+            found[name] = f"{says} {who} takes {adapted!r} in its place; leave it out"
+        elif not same and not READ[name].when(situation):
+            found[name] = f"{says} nothing in this run reads it: it is read {READ[name].needs}; leave it out"
+    return found
+
+
+def _leaf(name: str) -> str:
+    """Return the setting that a dotted name is of: `model.options` of `model.options.depth`."""
+    while name not in READ and "." in name:
+        name = name.rpartition(".")[0]
+    return name

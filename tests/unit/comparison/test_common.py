@@ -1,0 +1,73 @@
+"""What all arms have in common is said in the plan; comparisons of an earlier version are resumed or refused."""
+
+import pytest
+import torch
+
+from saccade.comparison.common import REFERENCE, arm_configs, in_epochs, refuse_earlier, say_common, taken_off
+from saccade.comparison.compare import plan_comparison
+from saccade.comparison.request import Request
+from saccade.comparison.snapshot import DataCache
+from saccade.runs import RunError
+from support.comparisons import SETTINGS
+
+CPU = torch.device("cpu")
+
+
+def request(*arms, **options):
+    return Request(arms=["base", *arms], seeds=2, **{"settings": SETTINGS, **options})
+
+
+def test_the_recipes_plugins_are_taken_off_and_named_in_the_plan(tmp_path, monkeypatch):
+    from saccade.comparison import timing
+    from saccade.training.pace import Pace
+
+    monkeypatch.setattr(timing, "time_probe", lambda *_: Pace(startup=1.0, step=1.0, validation=1.0, steps=3))
+    settings = SETTINGS | {"model.name": "vit_tiny_patch16_224", "data.img_size": 32}
+    settings["model.options"] = {"depth": 2, "embed_dim": 32, "num_heads": 2}
+    plan = plan_comparison(
+        arms=["base", "drloc"], recipe="drloc", settings=settings, seeds=2, epochs=1, device="cpu", out=tmp_path / "c"
+    )
+    assert dict(plan.arm("drloc").changes) == {"model.plugins": ([], ["drloc"])}
+    assert "the plug-ins: none (the recipe's own, drloc, is taken off" in str(plan).splitlines()[1]
+
+
+def test_what_all_arms_have_is_what_each_of_them_has():
+    asked = request("broadcast", "drloc", recipe="token_label", settings=SETTINGS | {"model.plugins": ["squeeze"]})
+    assert taken_off(asked) == []
+    assert "the plug-ins: squeeze." in say_common(asked)
+    plugins = {name: config.model.plugins for name, config in arm_configs(asked).items()}
+    assert plugins == {"base": ["squeeze"], "broadcast": ["squeeze", "broadcast"], "drloc": ["squeeze", "drloc"]}
+
+
+def test_a_length_in_steps_is_one_in_epochs_before_anything_is_fitted():
+    asked = request("augment.repeats=3", settings=SETTINGS | {"schedule.steps": 10}, recipe="quick")
+    for config in in_epochs(arm_configs(asked), DataCache(), CPU).values():
+        assert (config.schedule.epochs, config.schedule.steps) == (4, None)  # of 3 steps each
+
+
+BEFORE = {"request": {"arms": {"base": "base"}}, "samples": {}}
+
+
+@pytest.mark.parametrize(
+    ("arms", "options"),
+    [
+        (("drloc",), {"recipe": "drloc"}),
+        (("lr=0.1",), {"recipe": "detect_1x", "task": "detect"}),
+        (("model.head=upernet:aux=8",), {"recipe": "segment"}),
+        (("augment.repeats=3",), {"recipe": "segment_cb"}),
+        (("model.options={depths: [1, 1]}",), {}),
+    ],
+)
+def test_a_comparison_whose_arms_meant_other_settings_is_refused_in_a_sentence(arms, options):
+    asked = request(*arms, **options)
+    configs = arm_configs(asked)
+    with pytest.raises(RunError, match=r"begun by an earlier version, which trained .* by other settings"):
+        refuse_earlier(asked, configs, BEFORE)
+    refuse_earlier(asked, configs, {**BEFORE, REFERENCE: say_common(asked)})  # begun by this one
+
+
+@pytest.mark.parametrize("arms", [("broadcast",), ("drloc:weight=0.3", "lr=0.1"), ("recipe=drloc", "model=glnet_stl")])
+def test_a_comparison_whose_arms_mean_the_same_is_resumed(arms):
+    asked = request(*arms)
+    refuse_earlier(asked, arm_configs(asked), BEFORE)
+    refuse_earlier(asked, arm_configs(asked), {})

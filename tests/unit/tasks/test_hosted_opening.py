@@ -1,0 +1,81 @@
+"""A text classifier of Hugging Face, named as hf:FOLDER, is asked as a run is."""
+
+import pytest
+import torch
+import transformers
+
+import saccade
+from saccade.config import ConfigError
+from saccade.loading import find_target, open_model
+from support.texts import SIZE, WORDS, make_model, make_tokenizer, sentences, write_tsv
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A folder with a tiny classifier whose classes have names."""
+    folder = tmp_path_factory.mktemp("hosted") / "judge"
+    transformers.set_seed(1)
+    labels = {0: "bad", 1: "good"}
+    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, id2label=labels, **SIZE)
+    model = transformers.BertForSequenceClassification(config)
+    torch.nn.init.normal_(model.classifier.weight, std=2.0)
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shares(classifier):
+    """What transformers says itself of sentences."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(classifier).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(classifier)
+
+    def ask(texts):
+        with torch.no_grad():
+            return torch.cat([model(**tokenizer(text, return_tensors="pt")).logits.softmax(1) for text in texts])
+
+    return ask
+
+
+def test_predict_says_what_transformers_says(classifier, shares):
+    texts = [text for text, _ in sentences(6)]
+    said = list(saccade.predict(f"hf:{classifier}", texts))
+    for prediction, row in zip(said, shares(texts), strict=True):
+        found = {name: share for name, _, share in prediction.answer.rows}
+        assert found == pytest.approx({"bad": row[0].item(), "good": row[1].item()}, rel=1e-4)
+
+
+def test_evaluate_measures_what_transformers_says(classifier, shares, tmp_path):
+    rows = sentences(20)
+    write_tsv(tmp_path / "held.tsv", ("sentence", "label"), rows)
+    result = saccade.evaluate(f"hf:{classifier}", tmp_path / "held.tsv", quiet=True)
+    said = shares([text for text, _ in rows]).argmax(1)
+    right = sum(("bad", "good")[int(index)] == label for index, (_, label) in zip(said, rows, strict=True))
+    assert result.metrics()["accuracy"] == pytest.approx(right / 20)
+
+
+def test_explain_takes_one(classifier, shares):
+    text = sentences(1)[0][0]
+    explained = saccade.explain(f"hf:{classifier}", text)
+    best = max(shares([text])[0].tolist())
+    assert max(share for _, share in explained.samples[0].answer) == pytest.approx(best, rel=1e-4)
+
+
+def test_its_name_and_classes_are_its_own(classifier):
+    loaded = open_model(find_target(f"hf:{classifier}"))
+    assert (loaded.name, loaded.origin, loaded.spec.outputs) == ("judge", "hf", ("bad", "good"))
+    assert saccade.load_model(f"hf:{classifier}")[1].outputs == ("bad", "good")
+
+
+def test_a_model_that_was_not_trained_to_classify_is_refused(tmp_path, classifier):
+    with pytest.raises(ConfigError, match=r"is BertModel; a trained classifier of texts .* can be asked"):
+        open_model(f"hf:{make_model(tmp_path / 'body')}")
+    broken = tmp_path / "broken"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(classifier)
+    weights = {key: value for key, value in model.state_dict().items() if not key.startswith("classifier")}
+    model.save_pretrained(broken, state_dict=weights)
+    make_tokenizer().save_pretrained(broken)
+    with pytest.raises(ConfigError, match="lacks 2 weights of a bert"):
+        open_model(f"hf:{broken}")
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        open_model(f"hf:{tmp_path / 'nowhere'}")

@@ -1,0 +1,47 @@
+"""A flag that nothing reads in the mode asked for is refused, before anything is read or written."""
+
+import pytest
+
+from saccade.cli import main
+from support.images import class_folders
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("evaluate RUN --folds 5 --robust", "--robust"),
+        ("evaluate RUN --folds 5 --limit 8", "--limit"),
+        ("evaluate RUN --folds 5 --columns image=name", "--columns"),
+        ("evaluate RUN --folds 5 --average", "--average"),
+        ("evaluate RUN --seeds 5", "--seeds"),
+        ("evaluate RUN --group patient", "--group"),
+        ("evaluate RUN --epsilon 2", "--epsilon"),
+        ("evaluate RUN --steps 20", "--steps"),
+        ("data labels IMAGES --teacher RUN --out MAPS --columns image=name", "--columns"),
+        ("data labels IMAGES --teacher RUN --out MAPS --json", "--json"),
+        ("data check IMAGES --teacher RUN", "--teacher"),
+        ("data check IMAGES --out REPORT", "--out"),
+        ("data check IMAGES --arm base", "--arm"),
+        ("data check --answers RUN --min-side 32", "--min-side"),
+        ("explain RUN IMAGES --views attention --cka biased", "--cka"),
+        ("explain RUN IMAGES --views cka --block 5", "--block"),
+        ("explain RUN IMAGES --views slots --epochs 1,5", "--epochs"),
+        ("explain RUN IMAGES --samples 8", "--samples"),
+    ],
+)
+def test_a_flag_that_nothing_reads_is_refused(words, flag, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    class_folders(tmp_path / "IMAGES", {"a": 2, "b": 2})
+    before = sorted(tmp_path.rglob("*"))
+    assert main(words.split()) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{flag} was given" in told
+    assert "leave it out" in told
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_cuts_of_folds_without_folds_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--arm", "base", "--arm", "broadcast", "--repeats", "3"]) == 2
+    assert "give folds, too" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
