@@ -11,18 +11,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..ranges import require_choice
-from . import svpn_triton
-from .exporting import is_exporting
-from .numerics import full_precision, in_half_precision, upcast
+from .numerics import full_precision, upcast
 
-Method = Literal["fused", "eigen", "products"]
+Method = Literal["eigen", "products"]
 
 
 class ExactSVPN(nn.Module):
     """Raise every singular value to the power `alpha`, keep the singular vectors; SoT eq. 5.
-
-    On a GPU, matrices that were computed in half precision are decomposed by one kernel in float32: they have no more
-    digits to lose.
 
     Args:
         alpha: exponent, in (0, 1].
@@ -34,11 +29,7 @@ class ExactSVPN(nn.Module):
 
     def forward(self, q: Tensor) -> Tensor:
         """Normalise matrices of shape ..., m, n; the result is at least float32."""
-        rough, q = in_half_precision(q), upcast(q)
-        kernel = rough and self.alpha == 0.5 and not is_exporting()
-        if kernel and svpn_triton.fits(q) and svpn_triton.runs(q.device):
-            return power(q, method="fused")
-        return power(q, self.alpha)
+        return power(upcast(q), self.alpha)
 
     def extra_repr(self) -> str:
         """Show the exponent."""
@@ -130,35 +121,25 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
     Args:
         q: matrices, ..., m, n.
         alpha: exponent, in (0, 1].
-        method: "fused" is one GPU kernel for float32 matrices of at most 32 rows and columns and the exponent 1/2;
-            "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent; "products" iterates with
-            matrix products only, for the exponent 1/2. By default "products" in an export, else "eigen". "fused"
-            resolves singular values only to float32, too little for matrices of low rank.
+        method: "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent; "products" iterates with
+            matrix products only, for the exponent 1/2. By default "products" in an export, else "eigen".
     """
-    method = _checked_method(method, q, _checked(alpha))
+    method = _checked_method(method, _checked(alpha))
     with full_precision(q):
         x = q.mT if q.shape[-2] < q.shape[-1] else q
         flat = x if x.dim() == 3 else x.flatten(0, -3) if x.dim() > 3 else x[None]  # B, m, n with m >= n
-        if method == "fused":
-            flat = svpn_triton.Fused.apply(flat, RESOLUTION, SMALLEST)
-        else:
-            flat = _ByEigen.apply(flat, alpha) if method == "eigen" else _ByProducts.apply(flat)
+        flat = _ByEigen.apply(flat, alpha) if method == "eigen" else _ByProducts.apply(flat)
         out = flat if x.dim() == 3 else flat.reshape(x.shape)
         return out.mT if q.shape[-2] < q.shape[-1] else out
 
 
-def _checked_method(method: Method | None, q: Tensor, alpha: float) -> Method:
+def _checked_method(method: Method | None, alpha: float) -> Method:
     if method is None:
         return "products" if torch.compiler.is_exporting() and alpha == 0.5 else "eigen"
-    if method not in ("fused", "eigen", "products"):
-        raise ValueError(f"method={method!r} was asked for; allowed are 'fused', 'eigen', 'products' and None")
-    if method in ("fused", "products") and alpha != 0.5:
+    if method not in ("eigen", "products"):
+        raise ValueError(f"method={method!r} was asked for; allowed are 'eigen', 'products' and None")
+    if method == "products" and alpha != 0.5:
         raise ValueError(f"alpha={alpha} was asked of method {method!r}, which takes 0.5 only; use method='eigen'")
-    if method == "fused" and not (svpn_triton.fits(q) and svpn_triton.runs(q.device)):
-        raise ValueError(
-            f"method 'fused' was asked for {q.dtype} matrices {tuple(q.shape)} on {q.device}; it takes float32 of at "
-            f"most {svpn_triton.LARGEST} rows and columns on a GPU with Triton; use method='eigen'"
-        )
     return method
 
 

@@ -13,7 +13,6 @@ GATES = {
     "depthwise": "convolutions of single channels: kernels on a GPU, gradients written out on a CPU",
     "gelu": "GELU by a shorter formula, compiled for a GPU in half precision",
     "attention": "attention among few tokens by a kernel or products, in training compiled for a GPU",
-    "attention_cudnn": "attention by cuDNN as one operator, in training compiled for a GPU",
     "cluster": "bridges between a map and its slots by kernels, in training compiled for a GPU",
     "cluster_forms": "the same by fused attention and by rows of positions, on a GPU",
     "pool": "averages over cells as plain sums or products instead of adaptive pooling, on a GPU",

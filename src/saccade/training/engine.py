@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..files import cache_folder
 from ..layers.attention import SelfAttention
-from ..spawning import PLACE
 
+PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
 Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]  # of blocks
 _code: dict[tuple[Any, Kind], FunctionType] = {}  # of every backend and kind: later models of this process find it
 

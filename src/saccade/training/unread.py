@@ -223,11 +223,6 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("loss.smoothing", "by tasks with classes of whole samples", lambda s: not s.crops),
     ("loss.class_weights", "by tasks with losses of ours, but detect", lambda s: not s.own_loss),
     ("engine.graphs engine.channels_last", "on a GPU", lambda s: s.gpu),
-    (
-        "engine.compile_jobs",
-        "with engine.compile in one process, without engine.grad_checkpointing",
-        lambda s: s.compiles,
-    ),
     ("engine.parallel", "under torchrun", lambda s: s.launched),
 )
 READ: dict[str, Rule] = {
