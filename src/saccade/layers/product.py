@@ -48,17 +48,3 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 define("unpadded_product(Tensor a, Tensor b) -> Tensor", torch.bmm, torch.bmm, "CUDA", "CPU")
 torch.library.register_autograd("saccade::unpadded_product", _gradients, setup_context=_keep, lib=LIBRARY)
-
-
-def own_backward_serves(*tensors: Tensor) -> bool:
-    """Whether nothing but plain eager training on the CPU in one full precision is going on."""
-    first = tensors[0]
-    return (
-        torch.is_grad_enabled()  # what inference is asked ends here
-        and all(x.device.type == "cpu" and x.dtype == first.dtype for x in tensors)
-        and first.dtype in (torch.float32, torch.float64)
-        and any(x.requires_grad for x in tensors)
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    )

@@ -12,8 +12,7 @@ from .dense_stage import as_map, pooled_pieces, rows
 from .dense_stem import Stem, stem
 from .dense_training import Pieces
 from .exporting import is_exporting
-from .product import own_backward_serves
-from .reuse import eager_inference, unheard
+from .reuse import eager, unheard
 from .stem import pad_to, pool_before_bias
 from .switch import on
 
@@ -125,12 +124,10 @@ class DenseNetEmbed(TokenEmbed):
         """Tell whether a few images at a time go a quicker way: on the CPU in full precision, with nobody listening."""
         return (
             on("dense")
-            and isinstance(x, Tensor)  # a tracer's stand-in is not
-            and not torch.jit.is_tracing()
+            and eager(x)
             and x.device.type == "cpu"
             and x.dtype == self.weight.dtype
             and x.dtype in (torch.float32, torch.float64)
-            and (eager_inference(x) or own_backward_serves(x, self.weight))
             and not torch.is_autocast_enabled("cpu")
             and len(x) > 0
             and all(

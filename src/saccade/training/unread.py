@@ -142,12 +142,6 @@ class Situation:
         return self.device.type == "cuda"
 
     @property
-    def compiles(self) -> bool:
-        """Whether kinds of blocks are compiled side by side, where several processes may."""
-        engine = self.config.engine
-        return bool(engine.compile) and not engine.grad_checkpointing and int(os.environ.get("WORLD_SIZE", "1")) == 1
-
-    @property
     def launched(self) -> bool:
         """Whether torchrun started this process, perhaps one of several."""
         return "WORLD_SIZE" in os.environ
