@@ -9,7 +9,7 @@ import os
 
 VARIABLE = "SACCADE_KERNELS"
 GATES = {
-    "reuse": "eager inference: results written over what nobody reads again, one exponential for two softmaxes",
+    "reuse": "eager inference: results written over what nobody reads again",
     "depthwise": "convolutions of single channels by kernels on a GPU",
     "gelu": "GELU by a shorter formula, compiled for a GPU in half precision",
     "attention": "attention among few tokens by a kernel or products, in training compiled for a GPU",

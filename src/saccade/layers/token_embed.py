@@ -5,6 +5,7 @@ from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from .dense_rows import folded, pieces_by_rows, pooled_transition, track
@@ -64,6 +65,7 @@ def halvings(stride: int) -> list[bool]:
     return [stride >= 4, stride >= 8, stride >= 16]
 
 
+@register_notrace_module  # how it goes depends on what it is given
 class DenseNetEmbed(TokenEmbed):
     """Three dense blocks with pooled transitions; the embedding of every published SoT.
 
