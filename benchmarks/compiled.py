@@ -8,9 +8,8 @@
 Half precision by autocast, images channels-last. Processes compile side by side (`--jobs`), and take turns to be timed.
 A model that does not compile within the time limit, or fails, is a row that says so; the exit status is then 1.
 
-`--first` times the first step of training, compiled block by block, with nothing in the compiler's cache: kinds of
-blocks one after another, side by side, and then with all of them in the cache. `missed` counts what the step had to
-compile itself; if that is not 0 side by side, the processes beside it compiled something else.
+`--first` times the first step of training, compiled block by block, with nothing in the compiler's cache and then with
+all kinds of blocks in it. `missed` counts what the step had to compile itself.
 """
 
 import argparse
@@ -31,7 +30,6 @@ import saccade  # noqa: F401 registers the backbones
 from saccade.config import TrainConfig, overlay
 from saccade.models import list_backbones
 from saccade.spawning import cores
-from saccade.training.ahead import compile_ahead, jobs_of
 from saccade.training.engine import PLACE, compile_parts, torch_settings
 
 MODES = ("train", "blocks", "infer")  # what takes longest first
@@ -62,9 +60,7 @@ def main() -> None:
     print(f"{where}, {cores()} cores; {versions}; {time.strftime('%F')}")
     print(f"Command: python benchmarks/compiled.py {' '.join(sys.argv[1:])}\n")
     if args.first:
-        print(
-            "| model | kinds | compiled ahead | first step | in all | missed |\n| --- | --- | --: | --: | --: | --: |"
-        )
+        print("| model | cache | first step | missed |\n| --- | --- | --: | --: |")
         fine = [first_steps(args, model) for model in args.model or list_backbones()]
         sys.exit(not all(fine))
     print("| model | mode | images/s | ms a batch | first call | peak memory |\n| --- | --- | --: | --: | --: | --: |")
@@ -145,8 +141,8 @@ def first_steps(args: argparse.Namespace, model: str) -> bool:
     command += ["--img-size", str(args.img_size)] if args.img_size else []
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_CACHE_DIR"}
     fine = True
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        for how, place in (("one after another", first), ("side by side", second), ("in the cache", second)):
+    with tempfile.TemporaryDirectory() as place:
+        for how in ("empty", "full"):
             one = [*command, "--first-alone", model, how]
             environment[PLACE] = place
             try:
@@ -155,32 +151,28 @@ def first_steps(args: argparse.Namespace, model: str) -> bool:
             except subprocess.TimeoutExpired:
                 row = f"not within {args.limit:g} s"
             fine = fine and row.startswith("| ")
-            print(row if row.startswith("| ") else f"| {model} | {how} | {row} | | | |", flush=True)
+            print(row if row.startswith("| ") else f"| {model} | {how} | {row} | |", flush=True)
     return fine
 
 
 def time_first(args: argparse.Namespace, name: str, how: str) -> None:
-    """Make one step of training and print how long it took, what was compiled ahead of it included."""
+    """Make one step of training and print how long it took."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     gpu = device.type == "cuda"
-    config = overlay(TrainConfig(), {"engine.compile": True, "engine.compile_jobs": None if gpu else max(cores(), 2)})
-    jobs = 1 if how == "one after another" else jobs_of(config, device)
+    config = overlay(TrainConfig(), {"engine.compile": True})
     torch.manual_seed(0)
     with torch_settings(config, device):
         model, images, labels = build(args, name, device)
         compile_parts(model.train())
         begun = time.perf_counter()
         with torch.autocast(device.type, torch.bfloat16 if gpu else torch.float32, enabled=gpu):
-            kinds = compile_ahead(model, images, {}, config=config, device=device, jobs=jobs)
-            ahead = time.perf_counter() - begun
             nn.functional.cross_entropy(model(images), labels).backward()
         if gpu:
             torch.cuda.synchronize()
         all_of_it = time.perf_counter() - begun
     counts = torch._dynamo.utils.counters
     missed = counts["inductor"]["fxgraph_cache_miss"] + counts["aot_autograd"]["autograd_cache_miss"]
-    ahead_of_it = f"{kinds} kinds, {ahead:.1f} s" if kinds else "none"
-    print(f"| {name} | {how} | {ahead_of_it} | {all_of_it - ahead:.1f} s | {all_of_it:.1f} s | {missed} |")
+    print(f"| {name} | {how} | {all_of_it:.1f} s | {missed} |")
 
 
 def timed(step, rounds: int = 5) -> float:

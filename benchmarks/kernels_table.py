@@ -69,7 +69,7 @@ def cpu_groups() -> dict[str, list[Cell]]:
     groups["compiled_vit"] = [*both(VIT, kind="compiled"), ("train", VIT, "off")]
     for kind in ("eager", "predict", "optimize"):
         groups |= {f"{kind}_{name}": both(name, kind=kind) for name in names}
-    for gate in ("depthwise", "backward", "native", "reuse"):
+    for gate in ("reuse", "dense"):
         groups[f"demo_{gate}"] = [("demo", "glnet_nano", kernels) for kernels in ("auto", "off", f"-{gate}")]
     return groups
 

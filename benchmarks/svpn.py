@@ -1,9 +1,7 @@
 """Time exact svPN against torch.linalg.svd, forward and backward, and measure its error.
 
-    python benchmarks/svpn.py --batch 1536 --size 24 --repeats 20
+python benchmarks/svpn.py --batch 1536 --size 24 --repeats 20
 
-On a GPU the fused kernels take less time than starting them does. "replayed" is the same work captured in a CUDA graph,
-which is how `saccade train` runs steps; torch.linalg.svd waits for the device, so that no graph can hold it.
 """
 
 import argparse
@@ -40,12 +38,7 @@ def compare(device: torch.device, *, batch: int, size: int, repeats: int) -> Non
     grad = torch.randn(batch, size, size, generator=generator).to(device)
     want, want_grad = run(by_svd, q.double(), grad.double())
     forms: dict[str, Callable[[Tensor], Tensor]] = {"torch.linalg.svd": by_svd, "exact (default)": power}
-    if device.type == "cpu":
-        forms["exact, compiled"] = lambda x: power(x, method="compiled")
-        forms["exact, eigen"] = lambda x: power(x, method="eigen")
-    else:  # thousands of small products one after another say nothing there
-        forms["exact, fused"] = fused
-        forms["exact, eigen"] = lambda x: power(x, method="eigen")
+    if device.type != "cpu":  # thousands of small products one after another say nothing there
         forms["exact, products"] = lambda x: power(x, method="products")
     forms["approximate"] = ApproximateSVPN(size).to(device)
     print(f"\n{describe(device)}, torch {torch.__version__}: {batch} matrices {size} x {size}, float32, {repeats} runs")
@@ -59,26 +52,10 @@ def compare(device: torch.device, *, batch: int, size: int, repeats: int) -> Non
         out, out_grad = run(form, q, grad)
         errors = "" if name == "approximate" else f"{error(out, want):10.1e}{error(out_grad, want_grad):10.1e}"
         print(f"{name:18}{ratios((forward, both), base)}{errors}")
-        if form is fused and device.type == "cuda":
-            replays = [captured(lambda: fused(q)), captured(lambda: run(fused, q, grad))]
-            again = tuple(clock(replay, device, repeats) for replay in replays)
-            print(f"{'  replayed':18}{ratios(again, base)}")
 
 
 def ratios(seconds: tuple[float, ...], base: tuple[float, float]) -> str:
     return "".join(f"{own * 1e3:9.3f} ms{peer / own:8.1f}" for own, peer in zip(seconds, base, strict=True))
-
-
-def fused(q: Tensor) -> Tensor:
-    return power(q, method="fused")
-
-
-def captured(call: Callable[[], object]) -> Callable[[], None]:
-    """Return the call as a CUDA graph."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
 
 
 def run(form: Callable[[Tensor], Tensor], q: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,10 @@ import dataclasses
 import difflib
 import types
 import typing
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
 
@@ -15,6 +16,16 @@ from .wording import is_number
 
 ConfigT = TypeVar("ConfigT")
 TEXT_CHARS, VALUES = 2**20, 100_000  # of a text of settings
+
+
+class Retired(NamedTuple):
+    """A setting that runs were once written with."""
+
+    default: Any  # that it had last
+    now: str  # what is done instead
+
+
+RETIRED = {"engine.compile_jobs": Retired(1, "blocks are compiled one kind after another")}
 
 
 class ConfigError(ValueError):
@@ -137,7 +148,6 @@ class EngineConfig:
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on a GPU
     compile: bool | None = None  # None: on a GPU
-    compile_jobs: int | None = 1  # processes that compile blocks side by side; None: up to 8, on a GPU
     graphs: bool | None = None  # replay whole steps as CUDA graphs; None: where a resident set allows it
     channels_last: bool = True
     grad_checkpointing: bool = False
@@ -232,6 +242,19 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
 
 
+def drop_retired(values: dict[str, Any], *, source: str) -> dict[str, Any]:
+    """Return a run's settings without those of earlier versions; a warning names the ones that somebody had chosen."""
+    kept = {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+    for full, retired in RETIRED.items():
+        group, _, name = full.rpartition(".")
+        place = kept.get(group)
+        if isinstance(place, dict) and place.get(name, retired.default) != retired.default:
+            warnings.warn(f"{source}: {full} = {place[name]} is no longer a setting: {retired.now}", stacklevel=3)
+        if isinstance(place, dict):
+            place.pop(name, None)
+    return kept
+
+
 def read_yaml(text: str, *, source: str) -> dict[str, Any]:
     """Read a mapping from YAML; `source` is what an error calls the text."""
     values = _load(text, f"{source} is not YAML")
@@ -322,6 +345,8 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
     for name, value in values.items():
         full = f"{prefix}{name}"
         if name not in hints:
+            if full in RETIRED:
+                raise ConfigError(f"{source}: {full} is no longer a setting: {RETIRED[full].now}; leave it out")
             near = _nearest(config, short(full), prefix, hints)
             raise ConfigError(f"{source}: there is no setting {short(full)!r}{near}")
         current = getattr(config, name)

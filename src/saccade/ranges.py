@@ -115,7 +115,6 @@ RANGES: dict[str, Range | Several] = {
     "loss.smoothing": BELOW_ONE,
     "loss.class_weights": Several(POSITIVE),
     "engine.threads": Range(1, 4096),
-    "engine.compile_jobs": Range(1, 4096),
     "keep.ema": INSIDE,
     "keep.every_steps": COUNT,
     "keep.every_seconds": Range(0, endless=True),

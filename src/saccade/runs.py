@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to_yaml
+from .config import ConfigError, DataConfig, TrainConfig, drop_retired, overlay, read_yaml, to_yaml
 from .files import explained, write_text
 from .scores import Scores, read_scores, scores_before
 
@@ -127,7 +127,8 @@ class Run:
     def config(self) -> TrainConfig:
         """Return the run's settings."""
         source = str(self.settings)
-        return overlay(TrainConfig(), read_yaml(self._read_settings(), source=source), source=source)
+        values = drop_retired(read_yaml(self._read_settings(), source=source), source=source)
+        return overlay(TrainConfig(), values, source=source)
 
     def _read_settings(self) -> str:
         try:

@@ -1,7 +1,7 @@
 """Processes that work beside this one: started, and where there is a GPU before this one has imported anything.
 
-Importing takes each of them several seconds. The first run of a comparison can begin when this one and the first that
-trains are done; and where nothing was compiled before, those that compile the kinds of blocks have imported by then.
+Importing takes each of them several seconds: the first run of a comparison can begin when this one and the first that
+trains are done.
 """
 
 import atexit
@@ -9,16 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
-KNOWN = "ahead"  # folder in it, of files that are named by what was compiled
-HELPERS = 6  # that are started early; most models have fewer kinds of blocks
 _early: dict[str, "subprocess.Popen[bytes]"] = {}  # by the GPU they are to see
 
 
@@ -85,74 +80,6 @@ def _gpu_of(device: str | None) -> str | None:
     if os.environ.get(VISIBLE) == "" or (named and place >= len(named)):
         return None  # none is to be seen, or not this one: the command itself says so
     return named[place] if named else str(place)
-
-
-class Helper(NamedTuple):
-    """A process that compiles one kind of block when it is told which."""
-
-    process: "subprocess.Popen[bytes]"
-    errors: IO[bytes]  # what it said of them
-
-    def end(self) -> None:
-        """End it and all that it began."""
-        _end(self.process)
-        self.errors.close()
-
-
-_helpers: list[Helper] = []  # that were started early and have nothing to do yet
-
-
-def start_helper(threads: int) -> Helper:
-    """Start a process that compiles, in some threads; it ends when this process is gone, since its input then ends."""
-    # Nothing that it makes is worth looking for what can be freed, which takes a tenth of its time.
-    code = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; from saccade.training.ahead import work; work()"
-    errors = tempfile.TemporaryFile()  # noqa: SIM115
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        env={"TORCHINDUCTOR_COMPILE_THREADS": str(threads)} | os.environ,
-        start_new_session=True,
-    )
-    return Helper(process, errors)
-
-
-def start_helpers(device: str | None) -> None:
-    """Start processes that will compile for a training on a device, where nothing was compiled for this user before."""
-    count = min(cores() // 2, HELPERS)
-    if count < 2 or _gpu_of(device) is None or not _is_cold():
-        return
-    atexit.register(end_helpers)
-    with suppress(OSError):
-        _helpers.extend(start_helper(max(cores() // count, 3)) for _ in range(count))
-
-
-def take_helper() -> Helper | None:
-    """Return a process that was started early and still runs; None if there is none."""
-    while _helpers:
-        helper = _helpers.pop()
-        if helper.process.poll() is None:
-            return helper
-        helper.end()
-    return None
-
-
-def end_helpers() -> None:
-    """End those that were started early and are not needed."""
-    while _helpers:
-        _helpers.pop().end()
-
-
-def _is_cold() -> bool:
-    """Tell whether nothing was compiled for this user before."""
-    from .files import cache_folder
-
-    try:
-        folder = Path(os.environ.get(PLACE) or cache_folder("compiled"))
-        return not any((folder / KNOWN).glob("[0-9a-f]*"))
-    except OSError:
-        return False
 
 
 def _has_gpu() -> bool:

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 import yaml
 
-from saccade.layers import native
-
 from .images import encoded, write_shard
 from .trainings import environment, png_folder, records, settings, weights
 
@@ -27,11 +25,7 @@ PLAIN = {"schedule.epochs": 2, "augment.crop": "pad", "augment.repeats": 1}
 def machine() -> str:
     """Return what the last bits of sums depend on: the libraries, and the processor's kind of arithmetic."""
     kind = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    try:
-        compiler = native.version(native.compiler()).splitlines()[0]
-    except native.FAILURES:
-        compiler = "no compiler"
-    return f"torch {torch.__version__.partition('+')[0]}, {compiler}, {kind}"
+    return f"torch {torch.__version__.partition('+')[0]}, {kind}"
 
 
 def shards(folder: Path) -> Path:

@@ -143,7 +143,6 @@ OUTSIDE = {
     "loss.smoothing": [-0.1, 1.0],
     "loss.class_weights": [[1.0, -1.0], [0.0, 0.0], [1.0, 0.0], [], [math.nan, 1.0]],
     "engine.threads": [0, -1],
-    "engine.compile_jobs": [0, -1],
     "keep.ema": [0, 1],
     "keep.every_steps": [0, -1],
     "keep.every_seconds": [-1],

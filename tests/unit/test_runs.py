@@ -2,12 +2,14 @@ import errno
 import os
 import resource
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
-from saccade.config import ConfigError, TrainConfig, overlay, to_yaml
+from saccade.config import RETIRED, ConfigError, TrainConfig, overlay, read_yaml, to_yaml
 from saccade.files import WriteError, write_text
 from saccade.runs import Run, RunError
 from saccade.state import save_state, set_aside
@@ -64,6 +66,32 @@ def test_a_run_killed_while_it_wrote_its_settings_can_be_begun_again(tmp_path):
     run = Run.create(tmp_path / "run", TrainConfig())
     assert run.config() == TrainConfig()
     assert everything(run.path) == ["config.yaml"]
+
+
+def with_retired(path, name, value):
+    """A run of an earlier version, which wrote a setting that there is no more."""
+    run = Run.create(path, TrainConfig())
+    group, _, last = name.rpartition(".")
+    values = read_yaml(run.settings.read_text(), source="")
+    values[group][last] = value
+    run.settings.write_text(yaml.safe_dump(values))
+    return run
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_run_that_was_written_with_a_retired_setting_opens_without_it(name, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert with_retired(tmp_path / "as it was", name, RETIRED[name].default).config() == TrainConfig()
+    chosen = with_retired(tmp_path / "chosen", name, 8)
+    with pytest.warns(UserWarning, match=f"{name} = 8 is no longer a setting"):
+        assert chosen.config() == TrainConfig()
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_retired_setting_that_somebody_gives_is_refused_with_what_became_of_it(name):
+    with pytest.raises(ConfigError, match=f"{name} is no longer a setting: {RETIRED[name].now}; leave it out"):
+        overlay(TrainConfig(), {name: 2})
 
 
 def test_overwrite_replaces_a_run_whole(tmp_path):

@@ -101,58 +101,6 @@ def test_a_command_that_fails_leaves_no_worker_behind():
     assert not alive(int(done.stdout))
 
 
-@pytest.fixture
-def helpers(gpu, tmp_path):
-    """What is started where nothing was compiled before; the list of thread counts it would be started with."""
-    found = []
-    gpu.setenv(spawning.PLACE, str(tmp_path))
-    gpu.setattr(spawning, "cores", lambda: 16)
-    gpu.setattr(spawning, "start_helper", lambda threads: found.append(threads))
-    yield found
-    spawning._helpers.clear()
-
-
-def test_helpers_are_started_where_nothing_was_compiled_before(helpers, gpu, tmp_path):
-    (tmp_path / spawning.KNOWN).mkdir()
-    (tmp_path / spawning.KNOWN / "lock").touch()
-    spawning.start_helpers("cuda")
-    assert helpers == [3] * spawning.HELPERS
-    helpers.clear()
-    (tmp_path / spawning.KNOWN / "0a1b").touch()
-    spawning.start_helpers("cuda")
-    assert helpers == []
-
-
-@pytest.mark.parametrize(("device", "cores"), [("cpu", 16), ("mps", 16), (None, 2), (None, 3)])
-def test_helpers_are_not_started_without_a_gpu_or_cores_to_spare(helpers, gpu, device, cores):
-    gpu.setattr(spawning, "cores", lambda: cores)
-    spawning.start_helpers(device)
-    assert helpers == []
-
-
-@pytest.mark.parametrize(("setting", "expected"), [("null", 1), ("4", 1), ("1", 0), (None, 0)])
-def test_a_training_that_compiles_side_by_side_starts_helpers_first_of_all(monkeypatch, tmp_path, setting, expected):
-    asked = []
-    monkeypatch.setattr(spawning, "start_helpers", asked.append)
-    given = ["--set", f"engine.compile_jobs={setting}"] if setting else []
-    assert main(["train", str(tmp_path / "nothing"), "--device", "cuda:1", *given]) == 2
-    assert asked == ["cuda:1"] * expected
-
-
-def test_a_helper_that_is_not_needed_ends_with_its_input_and_by_itself():
-    helper = spawning.start_helper(1)
-    helper.process.stdin.close()
-    assert helper.process.wait(120) == 0
-    assert spawning.take_helper() is None
-    helpers = [spawning.start_helper(1) for _ in range(2)]
-    spawning._helpers.extend(helpers)
-    helpers[1].process.kill()
-    helpers[1].process.wait()
-    assert spawning.take_helper() is helpers[0]  # one that still runs
-    helpers[0].end()
-    assert helpers[0].process.returncode == -9
-
-
 def wait_for(what, seconds=120.0):
     until = time.monotonic() + seconds
     while not what() and time.monotonic() < until:

@@ -54,11 +54,8 @@ def flags(parser: ArgumentParser) -> None:
 def run(args: Args) -> int:
     """Train, or print the settings that would be trained with."""
     from ..config import parse_settings, to_yaml
-    from ..spawning import start_helpers
 
     settings = parse_settings(args["set"] or [])
-    if settings.get("engine.compile_jobs", 1) != 1 and not args.print_config:
-        start_helpers(args.device)  # they import while this process does
     with quick_imports():
         from ..training.loop import Interrupted
         from ..training.recipes import SHORT_FLAGS, configure, gather_settings

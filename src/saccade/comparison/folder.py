@@ -20,7 +20,6 @@ FORMAT = 1
 MACHINE = {
     "engine.device",
     "engine.threads",
-    "engine.compile_jobs",
     "data.resident",
     "data.bad_limit",
     "keep.every_steps",

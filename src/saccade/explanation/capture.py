@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..layers.attention_native import attend
 from ..layers.nominate import Nominator
 from ..layers.numerics import full_precision
 from ..layers.slots import SlotMixer
@@ -92,9 +91,6 @@ class _Listener(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             self.hear_fused(*args, **kwargs)
-        elif func is attend:
-            qkv, heads = args
-            self.hear_fused(*qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4))
         elif func in SOFTMAX:
             self.hear_softmax(result, *args, **kwargs)
         elif func in PRODUCTS and isinstance(result, Tensor) and result.ndim >= 3 and self.products:

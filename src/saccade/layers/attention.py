@@ -1,4 +1,4 @@
-"""Self-attention; of few tokens, on the CPU and in compiled training, by kernels of our own or by products.
+"""Self-attention; of few tokens, in training compiled for a GPU, by kernels of our own or by products.
 
 Tiles of the libraries' fused kernels are made for many.
 """
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from . import attention_cudnn, attention_native, attention_triton
+from . import attention_triton
 from .exporting import compiles_for_gpu
 from .linear import bias_left_to_reader, without_gradient_of_bias
 from .numerics import as_products_read
@@ -42,20 +42,15 @@ class SelfAttention(Attention):
         """Return tokens, B, N, C, of tokens; masks as timm takes them."""
         masked = any(value is not None and value is not False for value in (*args, *kwargs.values()))
         plain, unnormed = not masked and self._plain, self._unnormed
-        native = unnormed and self.fused_attn and attention_native.serves(x)
-        if not (plain and (native or own_way(x))):
+        if not (plain and own_way(x)):
             return super().forward(x, *args, **kwargs)
         heads = self.num_heads
-        if native:
-            x = attention_native.attend(self.qkv(x), heads)
-        elif unnormed and attention_triton.serves(as_products_read(x), self.head_dim):
+        if unnormed and attention_triton.serves(as_products_read(x), self.head_dim):
             qkv, before = without_gradient_of_bias(self.qkv, x)
             x = attention_triton.Attended.apply(qkv, before, heads, *ports_for(due_by_image(x, before)))
-        elif x.shape[1] <= FEW and on("attention"):
-            q, k, v = attention_cudnn.by_heads(self.qkv(x), heads)
+        elif x.shape[1] <= FEW:
+            q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
             x = attend_by_products(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
-        elif unnormed and self.fused_attn and attention_cudnn.serves(as_products_read(x), heads, self.head_dim):
-            x = attention_cudnn.Attended.apply(self.qkv(x), heads)
         else:
             return super().forward(x, *args, **kwargs)
         return self.proj_drop(self.proj(self.norm(x)))
@@ -76,7 +71,7 @@ def dues_of(attention: nn.Module, x: Tensor, tokens: int) -> list[Due]:
 
 def own_way(x: Tensor) -> bool:
     """Tell whether attention among tokens may be faster our way: in compiled training on a GPU."""
-    return (on("attention") or on("attention_cudnn")) and compiles_for_gpu(x) and torch.is_grad_enabled()
+    return on("attention") and compiles_for_gpu(x) and torch.is_grad_enabled()
 
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -15,14 +15,12 @@ from . import cluster_triton
 from .numerics import in_half_precision, unit
 from .parts import due_by_image, ports_for
 from .product import matmul
-from .reuse import eager_inference
 from .switch import on
 
 Dispatch = Callable[..., Tensor]  # of slots; where `cluster_triton` serves, of a bias inside them too that it cuts off
 SMALL_MAP = 1024  # positions below which the logits are too few to be worth avoiding
 LARGE_MAP = 4096  # positions from which on a softmax over them is to be spread over a GPU, since images are few then
 SPREADING = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN's does not
-STEEP = 30.0  # factor of the cosine up to which exponentials need no common factor taken out
 
 
 def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
@@ -40,7 +38,7 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
         port = ports_for(due_by_image(slots, scale))
         clustered, logits = cluster_triton.Gathered.apply(unit(slots).to(features.dtype), features, scale, *port)
         return clustered, lambda slots, before=None: _scatter(logits, slots, before)
-    bridge = _soft_fused if fusable(features) else _soft_shared if _sharable(features, scale) else _soft_direct
+    bridge = _soft_fused if fusable(features) else _soft_direct
     return bridge(slots, features, scale)
 
 
@@ -78,21 +76,6 @@ def _over_positions(logits: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or positions < LARGE_MAP or positions % 8:  # rows are to lie aligned
         return logits.softmax(dim=1).mT
     return logits.mT.softmax(dim=2)
-
-
-def _soft_shared(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
-    """One exponential for both softmaxes, whose sums divide what is smaller than the logits."""
-    logits = matmul(features, (scale * unit(slots)).mT)
-    weights = logits.mul_(_inverse_length(features)).exp_()  # B, N, M
-    clustered = matmul(weights.mT, features).div_(weights.sum(1)[..., None])
-    return clustered, lambda slots: matmul(weights.div_(weights.sum(2, keepdim=True)), slots)
-
-
-def _sharable(features: Tensor, scale: Tensor) -> bool:
-    """Tell whether plain inference on the CPU is going on with logits that cannot overflow: a cosine is at most one."""
-    if not eager_inference(features) or features.device.type != "cpu" or in_half_precision(features):
-        return False
-    return features.dtype == scale.dtype and abs(float(scale)) <= STEEP
 
 
 def _soft_fused(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:

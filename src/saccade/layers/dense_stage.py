@@ -1,9 +1,8 @@
 """A dense block and its transition on the CPU, a few images at a time and channels last.
 
 The transition is linear, so it is applied behind the average pooling that follows it, to a quarter of the positions.
-The block itself goes by compiled code where it can be compiled (`dense_native`). Else the first convolutions of all
-layers are sums over the pieces that a layer reads; each piece is added to all of them as soon as it is there, and no
-concatenation is made.
+The first convolutions of all layers are sums over the pieces that a layer reads; each piece is added to all of them as
+soon as it is there, and no concatenation is made.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,6 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from . import dense_native
 
 ROWS = 16384  # positions worked on at a time: their maps stay in the cache
 
@@ -99,8 +96,6 @@ def pool(x: Tensor, halve: bool) -> Tensor:
 
 def pooled_pieces(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool) -> Tensor:
     """Return a dense block's output, pooled, B, width, H', W'."""
-    if dense_native.serves(x, first, kernels):
-        return dense_native.dense_block(x, first, kernels, halve=halve)
     weights, scratch = by_piece(first), Scratch()
     parts = []
     for part in in_parts(x):

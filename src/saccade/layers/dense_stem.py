@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import dense_stage, dense_stem_native
+from . import dense_stage
 from .dense_stage import around, rows
 
 HALVE = (3, 3), (2, 2), (1, 1)  # kernel, stride and padding of the pooling
@@ -43,8 +43,6 @@ def convolved(pixels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def stem(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve images by 3x3 kernels and pool to half the side, B, C, H / 2, W / 2, channels last."""
-    if dense_stem_native.serves(x, weight, bias):
-        return dense_stem_native.stem(x, weight, bias)
     size = len(x), len(weight), -(-x.shape[2] // 2), -(-x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
     for images, where, pixels in bands(x):
@@ -67,8 +65,6 @@ class Stem(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         """Go back, computing every band again."""
         x, weight, bias = ctx.saved_tensors
-        if not ctx.needs_input_grad[0] and dense_stem_native.serves(x, weight, bias, grad):
-            return None, dense_stem_native.kernel_gradient(x, weight, grad), grad.sum((0, 2, 3))
         out, width = weight.shape[:2]
         total = weight.new_zeros(9 * width, out)
         of_x = F.pad(torch.zeros_like(x), (1, 1, 1, 1)) if ctx.needs_input_grad[0] else None

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import dense_moments_native, dense_native
 from .dense_stage import Scratch, around, as_map, by_piece, in_parts, pieces_of, pool, rows
 
 
@@ -34,17 +33,13 @@ class Pieces(torch.autograd.Function):
         """Go through the block."""
         count = len(tensors) // 2
         first, kernels = tensors[:count], tensors[count:]
-        native = dense_native.serves(x, first, kernels)
-        weights = None if native else by_piece(first)
+        weights = by_piece(first)
         moments, wholes, scratch = Moments(), [], Scratch()
         for part in in_parts(x):
-            if weights is None:
-                wholes.append(dense_native.dense_block(part, first, kernels))
-            else:
-                wholes.append(torch.cat([part, *pieces_of(part, weights, kernels, scratch)], dim=1))
-            moments.add(rows(wholes[-1]), scratch, native=native)
+            wholes.append(torch.cat([part, *pieces_of(part, weights, kernels, scratch)], dim=1))
+            moments.add(rows(wholes[-1]), scratch)
         mean, variance = moments.mean.to(x.dtype), (moments.spread / moments.count).to(x.dtype)
-        ctx.halve, ctx.count, ctx.native = halve, moments.count, native
+        ctx.halve, ctx.count = halve, moments.count
         ctx.save_for_backward(mean, *tensors, *wholes)
         return torch.cat([pool(whole, halve) for whole in wholes]), mean, variance
 
@@ -57,22 +52,16 @@ class Pieces(torch.autograd.Function):
         first, kernels, wholes = kept[:count], kept[count : 2 * count], kept[2 * count :]
         slope = of_variance * (2 / ctx.count)  # the gradient of a channel's moments is a line in its values
         offset = of_mean / ctx.count - slope * mean
-        matrices = [] if ctx.native else [weight.flatten(1) for weight in first]
-        turned = [] if ctx.native else [kernel.flip(2, 3).transpose(0, 1).contiguous() for kernel in kernels]
+        matrices = [weight.flatten(1) for weight in first]
+        turned = [kernel.flip(2, 3).transpose(0, 1).contiguous() for kernel in kernels]
         totals = [torch.zeros_like(tensor) for tensor in (*first, *kernels)]
         found, scratch, start = [], Scratch(), 0
         for whole in wholes:
             coming = grad[start : start + len(whole)]
             start += len(whole)
-            if ctx.native:
-                direct = dense_moments_native.gradient(whole, coming, slope, offset, halve=ctx.halve)
-                of_x, of_tensors = dense_native.dense_block_back(whole, direct, first, kernels)
-                for total, part in zip(totals, of_tensors, strict=True):
-                    total.add_(part)
-            else:
-                direct = torch.addcmul(offset, rows(whole), slope)
-                spread_back(coming, as_map(direct, whole), ctx.halve)
-                of_x = back(whole, direct, matrices, turned, totals, scratch)
+            direct = torch.addcmul(offset, rows(whole), slope)
+            spread_back(coming, as_map(direct, whole), ctx.halve)
+            of_x = back(whole, direct, matrices, turned, totals, scratch)
             found.append(as_map(of_x, whole))
         return torch.cat(found) if ctx.needs_input_grad[0] else None, None, *totals
 
@@ -140,15 +129,11 @@ class Moments:
 
     count = 0
 
-    def add(self, matrix: Tensor, scratch: Scratch, *, native: bool) -> None:
-        """Take in a part, by compiled code or by PyTorch's."""
-        count = len(matrix)
-        if native:
-            mean, spread = dense_moments_native.moments(matrix)
-        else:
-            mean = matrix.mean(0)
-            apart = torch.sub(matrix, mean, out=scratch.matrix("apart", matrix, matrix.shape[1]))
-            mean, spread = mean.double(), apart.square_().sum(0).double()
+    def add(self, matrix: Tensor, scratch: Scratch) -> None:
+        """Take in a part."""
+        count, mean = len(matrix), matrix.mean(0)
+        apart = torch.sub(matrix, mean, out=scratch.matrix("apart", matrix, matrix.shape[1]))
+        mean, spread = mean.double(), apart.square_().sum(0).double()
         if self.count == 0:
             self.count, self.mean, self.spread = count, mean, spread
             return

@@ -1,8 +1,7 @@
-"""Convolution of each channel by itself on maps B, H, W, C, with a fast backward pass.
+"""Convolution of each channel by itself on maps B, H, W, C, with a fast backward pass where it is compiled for a GPU.
 
-PyTorch's own backward of it takes tens of times its forward on the CPU; on a GPU cuDNN's gradient of the map takes
-twice as long as its convolution. That gradient is a convolution again, by the turned kernel. The gradient of the kernel
-is a sum of products for each of its cells, written out on the CPU.
+There cuDNN's gradient of the map takes twice as long as its convolution. That gradient is a convolution again, by the
+turned kernel.
 """
 
 from typing import Any
@@ -17,7 +16,6 @@ from . import depthwise_triton
 from .exporting import compiles_for_gpu
 from .numerics import as_products_read, upcast
 from .parts import Due
-from .product import own_backward_serves
 from .switch import on
 
 
@@ -36,8 +34,6 @@ class DepthwiseConv(nn.Conv2d):
         """Return a map of the same shape."""
         if not on("depthwise"):
             return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        if own_backward_serves(x, self.weight):
-            return _Depthwise.apply(x, self.weight, self.bias)
         if compiles_for_gpu(x):
             x = as_products_read(x)
             if self.joins(x):
@@ -113,33 +109,7 @@ def by_library(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return found
 
 
-class _Depthwise(Turned):
-    """The same with the kernels' gradient written out, for the CPU."""
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        grad = grad.contiguous()
-        of_x = convolve(grad, weight.flip(2, 3)) if ctx.needs_input_grad[0] else None
-        of_weight = kernel_gradient(x, grad, weight.shape[-1]) if ctx.needs_input_grad[1] else None
-        of_bias = grad.sum((0, 1, 2)) if ctx.needs_input_grad[2] else None
-        return of_x, of_weight, of_bias
-
-
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Convolve a map B, H, W, C by kernels C, 1, k, k, keeping its size."""
     x = x.permute(0, 3, 1, 2)
     return F.conv2d(x, weight, bias, padding=weight.shape[-1] // 2, groups=len(weight)).permute(0, 2, 3, 1)
-
-
-def kernel_gradient(x: Tensor, grad: Tensor, size: int) -> Tensor:
-    """Return the gradient of the kernels, C, 1, size, size, from the map and the output's gradient, both B, H, W, C."""
-    height, width, channels = x.shape[1:]
-    edge = size // 2
-    padded = F.pad(x, (0, 0, edge, edge, edge, edge))
-    ones = grad.new_ones(1, grad.numel() // channels)
-    cells = [
-        ones @ (padded[:, i : i + height, j : j + width] * grad).flatten(0, 2) for i in range(size) for j in range(size)
-    ]
-    return torch.cat(cells).T.reshape(channels, 1, size, size)

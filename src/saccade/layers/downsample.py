@@ -1,6 +1,5 @@
 """Patch embeddings of a pyramid: maps of a quarter, then of half the side, from patches that overlap or tile."""
 
-import math
 from collections import OrderedDict
 from typing import Any
 
@@ -9,11 +8,10 @@ import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
-from . import product_native
 from .dense_rows import product
 from .exporting import compiles_for_gpu
 from .numerics import as_products_read
-from .reuse import eager_inference, unheard
+from .reuse import unheard
 from .switch import on
 
 FEW = 8  # positions a channel from which on the weight's gradient is summed image by image
@@ -24,8 +22,7 @@ class PatchConv(nn.Conv2d):
     """Convolution by patches that tile the map; what is left over at the far edges is not read.
 
     A map smaller than one patch is padded with zeros to one, lest it vanish. Compiled for a GPU it is a product: the
-    patches are laid out by whatever kernel makes the map, and no library converts images of three channels. So it is in
-    inference on the CPU where code can be compiled.
+    patches are laid out by whatever kernel makes the map, and no library converts images of three channels.
     """
 
     def __init__(self, in_dim: int, dim: int, *, patch: int, bias: bool = True) -> None:
@@ -40,7 +37,7 @@ class PatchConv(nn.Conv2d):
                 x = F.pad(x, (0, right, 0, bottom))
         if self.takes_rows(x):
             return self.by_rows(x)
-        return self.by_product(x) if self.takes_product(x) else super().forward(x)
+        return super().forward(x)
 
     def takes_rows(self, x: Tensor) -> bool:
         """Tell whether the convolution becomes a product of rows."""
@@ -60,27 +57,6 @@ class PatchConv(nn.Conv2d):
         else:
             made = F.linear(x.reshape(-1, weight.shape[1]), weight, self.bias)
         return made.view(len(x), tall, wide, -1).permute(0, 3, 1, 2)
-
-    def takes_product(self, x: Tensor) -> bool:
-        """Tell whether the convolution becomes a product on the CPU, in inference."""
-        if not (on("patches") and eager_inference(x) and product_native.ready(x, self.weight, self.bias)):
-            return False
-        wide = x.shape[1] == self.in_channels and self.weight[0].numel() % 4 == 0
-        return wide and x[:, 0].numel() >= product_native.FEW * math.prod(self.kernel_size)
-
-    def by_product(self, x: Tensor) -> Tensor:
-        """Return the same by a product of patches that are laid out as the kernels lie."""
-        patch, (height, width) = self.kernel_size[0], x.shape[2:]
-        tall, wide = height // patch, width // patch
-        x = x[:, :, : tall * patch, : wide * patch].unflatten(3, (wide, patch)).unflatten(2, (tall, patch))
-        last = not self.weight.is_contiguous()  # channels last
-        weight = (self.weight.permute(0, 2, 3, 1) if last else self.weight).flatten(1).contiguous()
-        if x.stride(1) == 1 and not last:  # two copies of pieces take a quarter of the time of one by single numbers
-            x = x.permute(0, 2, 4, 3, 5, 1).reshape(-1, patch * patch, self.in_channels).transpose(1, 2)
-        else:
-            x = x.permute(0, 2, 4, 3, 5, 1) if last else x.permute(0, 2, 4, 1, 3, 5)
-        made = product_native.multiply(x.reshape(-1, weight.shape[1]), weight.t(), self.bias)
-        return made.view(-1, tall, wide, len(weight)).permute(0, 3, 1, 2)
 
 
 class Normed(nn.Sequential):

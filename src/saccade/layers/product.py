@@ -1,21 +1,16 @@
-"""Batched matrix products that stay fast on the CPU when an operand is a transpose, and whole when they are compiled.
+"""Batched matrix products that a compiler leaves whole.
 
-A right operand that is a transposed view makes the product several times slower on some CPUs, forward and backward; a
-contiguous copy of it costs little. On a GPU the compiler may pad an operand whose side is no multiple of eight, by what
-its clock says that moment; fused with a norm of a map, such a padding breaks its code generation (seen with torch 2.11:
-`CantSplit`). Sides do not matter to the kernels where the rows lie aligned, so it is not shown those products.
+On a GPU the compiler may pad an operand whose side is no multiple of eight, by what its clock says that moment; fused
+with a norm of a map, such a padding breaks its code generation (seen with torch 2.11: `CantSplit`). Sides do not matter
+to the kernels where the rows lie aligned, so it is not shown those products.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from . import product_native
 from .operators import LIBRARY, define
-from .reuse import eager_inference
-from .switch import on
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -26,9 +21,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         if torch.is_autocast_enabled("cuda"):  # which knows the operators it is made for
             a, b = a.to(torch.get_autocast_dtype("cuda")), b.to(torch.get_autocast_dtype("cuda"))
         return unpadded(a, b)
-    if eager_inference(a) and product_native.serves(a, b):
-        return product_native.multiply(a, b)
-    return _Product.apply(a, b) if a.device.type == "cpu" and own_backward_serves(a, b) else a @ b
+    return a @ b
 
 
 def _uneven(a: Tensor, b: Tensor) -> bool:
@@ -55,33 +48,3 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 define("unpadded_product(Tensor a, Tensor b) -> Tensor", torch.bmm, torch.bmm, "CUDA", "CPU")
 torch.library.register_autograd("saccade::unpadded_product", _gradients, setup_context=_keep, lib=LIBRARY)
-
-
-def own_backward_serves(*tensors: Tensor) -> bool:
-    """Whether nothing but plain eager training on the CPU in one full precision is going on."""
-    first = tensors[0]
-    return (
-        on("backward")
-        and torch.is_grad_enabled()  # what inference is asked ends here
-        and all(x.device.type == "cpu" and x.dtype == first.dtype for x in tensors)
-        and first.dtype in (torch.float32, torch.float64)
-        and any(x.requires_grad for x in tensors)
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    )
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
-        return a @ b.contiguous()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        a, b = ctx.saved_tensors
-        of_a = grad @ b.mT.contiguous() if ctx.needs_input_grad[0] else None
-        of_b = a.mT @ grad if ctx.needs_input_grad[1] else None
-        return of_a, of_b

@@ -48,10 +48,13 @@ def unheard(*modules: nn.Module) -> bool:
 
 def eager_inference(x: Tensor) -> bool:
     """Tell whether nothing but plain inference is going on: no gradients, no compiler, no tracer, no transform."""
+    return on("reuse") and not torch.is_grad_enabled() and eager(x)
+
+
+def eager(x: Tensor) -> bool:
+    """Tell whether operators run one by one: no compiler, no tracer, no transform."""
     return (
-        on("reuse")
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
         and type(x) is Tensor  # a tracer's stand-in is not

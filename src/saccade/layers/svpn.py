@@ -11,18 +11,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..ranges import require_choice
-from . import svpn_native, svpn_triton
-from .exporting import is_exporting
-from .numerics import full_precision, in_half_precision, upcast
+from .numerics import full_precision, upcast
 
-Method = Literal["compiled", "fused", "eigen", "products"]
+Method = Literal["eigen", "products"]
 
 
 class ExactSVPN(nn.Module):
     """Raise every singular value to the power `alpha`, keep the singular vectors; SoT eq. 5.
-
-    On a GPU, matrices that were computed in half precision are decomposed by one kernel in float32: they have no more
-    digits to lose.
 
     Args:
         alpha: exponent, in (0, 1].
@@ -34,11 +29,7 @@ class ExactSVPN(nn.Module):
 
     def forward(self, q: Tensor) -> Tensor:
         """Normalise matrices of shape ..., m, n; the result is at least float32."""
-        rough, q = in_half_precision(q), upcast(q)
-        kernel = rough and self.alpha == 0.5 and not is_exporting()
-        if kernel and svpn_triton.fits(q) and svpn_triton.runs(q.device):
-            return power(q, method="fused")
-        return power(q, self.alpha)
+        return power(upcast(q), self.alpha)
 
     def extra_repr(self) -> str:
         """Show the exponent."""
@@ -130,56 +121,26 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
     Args:
         q: matrices, ..., m, n.
         alpha: exponent, in (0, 1].
-        method: "compiled" is C code for float32 matrices of at most 64 rows and columns on the CPU, which decomposes in
-            float32, corrects in float64 and takes any exponent; "fused" is one GPU kernel for float32 matrices of at
-            most 32 rows and columns and the exponent 1/2; "eigen" decomposes the smaller Gram matrix in float64 and
-            takes any exponent; "products" iterates with matrix products only, for the exponent 1/2. By default
-            "compiled" for sixteen matrices or more that it takes, where there is a C compiler; "products" in an export;
-            else "eigen". "fused" resolves singular values only to float32, too little for matrices of low rank.
+        method: "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent; "products" iterates with
+            matrix products only, for the exponent 1/2. By default "products" in an export, else "eigen".
     """
-    method = _checked_method(method, q, _checked(alpha))
+    method = _checked_method(method, _checked(alpha))
     with full_precision(q):
         x = q.mT if q.shape[-2] < q.shape[-1] else q
         flat = x if x.dim() == 3 else x.flatten(0, -3) if x.dim() > 3 else x[None]  # B, m, n with m >= n
-        if method == "compiled":
-            flat = svpn_native.Compiled.apply(flat, alpha, RESOLUTION, SMALLEST)
-        elif method == "fused":
-            flat = svpn_triton.Fused.apply(flat, RESOLUTION, SMALLEST)
-        else:
-            flat = _ByEigen.apply(flat, alpha) if method == "eigen" else _ByProducts.apply(flat)
+        flat = _ByEigen.apply(flat, alpha) if method == "eigen" else _ByProducts.apply(flat)
         out = flat if x.dim() == 3 else flat.reshape(x.shape)
         return out.mT if q.shape[-2] < q.shape[-1] else out
 
 
-def _checked_method(method: Method | None, q: Tensor, alpha: float) -> Method:
+def _checked_method(method: Method | None, alpha: float) -> Method:
     if method is None:
-        return _default(q, alpha)
-    if method not in ("compiled", "fused", "eigen", "products"):
-        raise ValueError(
-            f"method={method!r} was asked for; allowed are 'compiled', 'fused', 'eigen', 'products' and None"
-        )
-    if method in ("fused", "products") and alpha != 0.5:
+        return "products" if torch.compiler.is_exporting() and alpha == 0.5 else "eigen"
+    if method not in ("eigen", "products"):
+        raise ValueError(f"method={method!r} was asked for; allowed are 'eigen', 'products' and None")
+    if method == "products" and alpha != 0.5:
         raise ValueError(f"alpha={alpha} was asked of method {method!r}, which takes 0.5 only; use method='eigen'")
-    if method == "compiled" and not (svpn_native.fits(q) and svpn_native.runs()):
-        raise ValueError(
-            f"method 'compiled' was asked for {q.dtype} matrices {tuple(q.shape)} on {q.device}; it takes float32 of "
-            f"at most {svpn_native.LARGEST} rows and columns on the CPU, needs a C compiler and cannot be traced; use "
-            "method='eigen'"
-        )
-    if method == "fused" and not (svpn_triton.fits(q) and svpn_triton.runs(q.device)):
-        raise ValueError(
-            f"method 'fused' was asked for {q.dtype} matrices {tuple(q.shape)} on {q.device}; it takes float32 of at "
-            f"most {svpn_triton.LARGEST} rows and columns on a GPU with Triton; use method='eigen'"
-        )
     return method
-
-
-def _default(q: Tensor, alpha: float) -> Method:
-    if torch.compiler.is_exporting():
-        return "products" if alpha == 0.5 else "eigen"
-    if svpn_native.fits(q) and q.shape[:-2].numel() >= 16 and svpn_native.runs():  # a few are not worth a compiler
-        return "compiled"
-    return "eigen"
 
 
 RESOLUTION = 2e-7  # singular values below this share of the largest are rounding

@@ -9,14 +9,10 @@ import os
 
 VARIABLE = "SACCADE_KERNELS"
 GATES = {
-    "native": "C code for eager work on a CPU, compiled where it is first needed",
-    "reuse": "eager inference on a CPU: results written over what nobody reads again, other forms of products",
-    "backward": "backward passes of our own in eager training on a CPU: products, GELU, linear layers",
-    "fast_parts": "GELU and attention of other libraries' models replaced in training on a CPU",
-    "depthwise": "convolutions of single channels: kernels on a GPU, gradients written out on a CPU",
+    "reuse": "eager inference: results written over what nobody reads again",
+    "depthwise": "convolutions of single channels by kernels on a GPU",
     "gelu": "GELU by a shorter formula, compiled for a GPU in half precision",
     "attention": "attention among few tokens by a kernel or products, in training compiled for a GPU",
-    "attention_cudnn": "attention by cuDNN as one operator, in training compiled for a GPU",
     "cluster": "bridges between a map and its slots by kernels, in training compiled for a GPU",
     "cluster_forms": "the same by fused attention and by rows of positions, on a GPU",
     "pool": "averages over cells as plain sums or products instead of adaptive pooling, on a GPU",
@@ -30,7 +26,6 @@ GATES = {
     "max_pool": "max pooling that a compiler makes plain kernels of, in training",
     "dense": "dense blocks by rows on a GPU, and a few images at a time on a CPU",
     "pieces": "dense blocks as sums over pieces instead of by concatenations",
-    "svpn": "exact svPN by C code on a CPU",
 }
 
 

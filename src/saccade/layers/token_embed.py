@@ -5,6 +5,7 @@ from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from .dense_rows import folded, pieces_by_rows, pooled_transition, track
@@ -12,9 +13,7 @@ from .dense_stage import as_map, pooled_pieces, rows
 from .dense_stem import Stem, stem
 from .dense_training import Pieces
 from .exporting import is_exporting
-from .linear import linear
-from .product import own_backward_serves
-from .reuse import eager_inference, unheard
+from .reuse import eager, unheard
 from .stem import pad_to, pool_before_bias
 from .switch import on
 
@@ -66,6 +65,7 @@ def halvings(stride: int) -> list[bool]:
     return [stride >= 4, stride >= 8, stride >= 16]
 
 
+@register_notrace_module  # how it goes depends on what it is given
 class DenseNetEmbed(TokenEmbed):
     """Three dense blocks with pooled transitions; the embedding of every published SoT.
 
@@ -126,12 +126,10 @@ class DenseNetEmbed(TokenEmbed):
         """Tell whether a few images at a time go a quicker way: on the CPU in full precision, with nobody listening."""
         return (
             on("dense")
-            and isinstance(x, Tensor)  # a tracer's stand-in is not
-            and not torch.jit.is_tracing()
+            and eager(x)
             and x.device.type == "cpu"
             and x.dtype == self.weight.dtype
             and x.dtype in (torch.float32, torch.float64)
-            and (eager_inference(x) or own_backward_serves(x, self.weight))
             and not torch.is_autocast_enabled("cpu")
             and len(x) > 0
             and all(
@@ -230,12 +228,12 @@ class Transition(nn.Module):
         else:
             pooled = pooled_pieces(x, first, kernels, halve=halve)
         if not batch:
-            return as_map(linear(rows(pooled), *folded(norm, self.conv)), pooled)
+            return as_map(F.linear(rows(pooled), *folded(norm, self.conv)), pooled)
         if norm.running_mean is not None:
             track(norm, mean.detach(), variance.detach(), len(x) * x.shape[2] * x.shape[3])
         scale = norm.weight * (variance + norm.eps).rsqrt()
         matrix = self.conv.weight[:, :, 0, 0]
-        return as_map(linear(rows(pooled), matrix * scale, matrix @ (norm.bias - mean * scale)), pooled)
+        return as_map(F.linear(rows(pooled), matrix * scale, matrix @ (norm.bias - mean * scale)), pooled)
 
 
 class ResNetEmbed(TokenEmbed):

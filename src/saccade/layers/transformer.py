@@ -1,4 +1,4 @@
-"""timm's transformer block with parts that are quicker on the CPU; names of weights and results are the same."""
+"""timm's transformer block with layers that kernels know; names of weights and results are the same."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .activation import Gelu, activate
 from .attention import SelfAttention
-from .linear import Linear, after_gelu, folds
+from .linear import Linear
 from .reuse import add
 
 
@@ -21,7 +21,7 @@ class Block(vision_transformer.Block):
         for parent in (self.attn, self.mlp):
             for name, child in parent.named_children():
                 if type(child) is nn.Linear:
-                    setattr(parent, name, Linear.like(child, quick_training=True))
+                    setattr(parent, name, Linear.like(child))
 
     def forward(self, x: Tensor, **attention: Any) -> Tensor:  # type: ignore[override]
         """Return tokens of the same shape; `attention` goes to the attention."""
@@ -35,7 +35,5 @@ class FeedForward(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens of the same shape."""
-        hidden = self.fc1(x)
-        if folds(self.act, self.fc2, hidden, self.drop1, self.norm):
-            return self.drop2(after_gelu(hidden, self.fc2.weight, self.fc2.bias))
-        return self.drop2(self.fc2(self.norm(self.drop1(activate(self.act, hidden, x, self.fc1)))))
+        hidden = activate(self.act, self.fc1(x), x, self.fc1)
+        return self.drop2(self.fc2(self.norm(self.drop1(hidden))))

@@ -1,4 +1,4 @@
-"""How a step is computed: PyTorch's settings, faster activations, compiled blocks, whole steps as CUDA graphs."""
+"""How a step is computed: PyTorch's settings, compiled blocks, whole steps as CUDA graphs."""
 
 import os
 import warnings
@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..files import cache_folder
-from ..layers.activation import Gelu
 from ..layers.attention import SelfAttention
-from ..layers.switch import on
-from ..spawning import PLACE
 
+PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
 Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]  # of blocks
 _code: dict[tuple[Any, Kind], FunctionType] = {}  # of every backend and kind: later models of this process find it
 
@@ -70,26 +68,6 @@ def _room_to_compile(config: TrainConfig) -> Any:
     from torch._dynamo import config as compiler  # takes a while to import
 
     return compiler.patch(recompile_limit=64)
-
-
-def use_fast_parts(model: nn.Module) -> int:
-    """Give a model that trains on the CPU attention and activations that are faster there; return how many of these.
-
-    Answers and gradients differ by rounding. There is nothing to learn in an activation, so weights keep their names.
-    """
-    if not on("fast_parts"):
-        return 0
-    SelfAttention.inside(model)
-    found = [
-        (parent, name)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if (type(child) is timm.layers.GELU or (type(child) is nn.GELU and child.approximate == "none"))
-        and not (child._forward_hooks or child._forward_pre_hooks)  # nobody listens to it
-    ]
-    for parent, name in found:
-        setattr(parent, name, Gelu())
-    return len(found)
 
 
 def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> nn.Module:

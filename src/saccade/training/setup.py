@@ -34,7 +34,6 @@ from .defaults import (
     side_for,
     typical_side,
 )
-from .engine import use_fast_parts
 from .families import family_notes, small_options
 from .parallel import World
 from .recipes import family_of, variant_notes
@@ -137,8 +136,6 @@ def assemble(
         if not hasattr(model, "set_grad_checkpointing"):
             raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
         model.set_grad_checkpointing(True)
-    if device.type == "cpu":
-        use_fast_parts(model)
     task = build_task(
         model,
         choice,

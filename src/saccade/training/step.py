@@ -9,9 +9,7 @@ from torch import Tensor, nn
 from ..config import ConfigError, TrainConfig
 from ..data.draws import generator, part, seed_of
 from ..data.feed import Batch, part_of, samples_in
-from ..spawning import end_helpers
 from ..tasks import Task
-from .ahead import compile_ahead, jobs_of
 from .engine import Replay, compile_parts, turn_onednn_on
 from .length import RunLength
 from .optim import CAPTURABLE, Average, build_optimizer, rate_at, scaled_lr, set_rate
@@ -51,7 +49,6 @@ class Step:
         schedule = config.schedule
         self.length = RunLength.of(schedule.epochs, self.feed.steps)
         self.new_only_steps = round(min(schedule.head_epochs, schedule.epochs / 3) * self.feed.steps)
-        self.compile_jobs = jobs_of(config, device) if world.size == 1 else 1  # until the first step
         self.replays: dict[Any, Replay] = {}  # by what is done to samples and by the batch's shapes
 
     def _may_capture(self) -> bool:
@@ -144,7 +141,6 @@ class Step:
             share = (chunk.stop - chunk.start) * self.world.size / global_size
             mine = part_of(batch, chunk)
             with self._no_sync(last=number == len(chunks) - 1), self._autocast():
-                self._compile_ahead(mine, draw)
                 result = self.task.reweigh(self.called(mine, **draw), mine, weight)
                 loss = result["loss"] * share
                 self.scaler.scale(loss).backward()
@@ -156,14 +152,6 @@ class Step:
         self.scaler.update()
         if self.average is not None:
             self.average.update()
-
-    def _compile_ahead(self, batch: Batch, draw: dict[str, Tensor]) -> None:
-        """Have the kinds of blocks compiled side by side before the first of them is called."""
-        if self.compile_jobs > 1 and self.called is self.task:
-            compile_ahead(self.task, batch, draw, config=self.config, device=self.device, jobs=self.compile_jobs)
-        if self.compile_jobs:
-            end_helpers()
-        self.compile_jobs = 0
 
     def _mean_weight(self, batch: Batch, global_size: int) -> Tensor | None:
         """Return the mean weight of a batch's samples over all processes; None where each counts as one."""

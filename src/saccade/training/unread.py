@@ -142,12 +142,6 @@ class Situation:
         return self.device.type == "cuda"
 
     @property
-    def compiles(self) -> bool:
-        """Whether kinds of blocks are compiled side by side, where several processes may."""
-        engine = self.config.engine
-        return bool(engine.compile) and not engine.grad_checkpointing and int(os.environ.get("WORLD_SIZE", "1")) == 1
-
-    @property
     def launched(self) -> bool:
         """Whether torchrun started this process, perhaps one of several."""
         return "WORLD_SIZE" in os.environ
@@ -223,11 +217,6 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("loss.smoothing", "by tasks with classes of whole samples", lambda s: not s.crops),
     ("loss.class_weights", "by tasks with losses of ours, but detect", lambda s: not s.own_loss),
     ("engine.graphs engine.channels_last", "on a GPU", lambda s: s.gpu),
-    (
-        "engine.compile_jobs",
-        "with engine.compile in one process, without engine.grad_checkpointing",
-        lambda s: s.compiles,
-    ),
     ("engine.parallel", "under torchrun", lambda s: s.launched),
 )
 READ: dict[str, Rule] = {

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
@@ -19,6 +20,20 @@ def test_value_and_gradient_equal_those_of_the_plain_function():
 def test_gradient_equals_finite_differences():
     x = torch.randn(20, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(Gelu(), (x,))
+
+
+@pytest.mark.parametrize("layout", ["plain", "channels_last", "in_pieces"])
+def test_in_inference_it_is_that_of_pytorch_in_place_or_not(layout):
+    x = torch.randn(2, 8, 20, 40)
+    if layout == "channels_last":
+        x = x.to(memory_format=torch.channels_last)
+    elif layout == "in_pieces":
+        x = x[..., ::2]
+    want = torch.nn.functional.gelu(x)
+    with torch.inference_mode():
+        assert torch.equal(Gelu()(x), want)
+        assert Gelu()(x, over=True) is x
+    assert torch.equal(x, want)
 
 
 def test_the_quick_form_is_right_to_a_millionth():

@@ -1,22 +1,16 @@
 import math
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers import svpn_triton
-from saccade.layers.svpn import RESOLUTION, SMALLEST, STEPS, ApproximateSVPN, ExactSVPN, power
+from saccade.layers.svpn import RESOLUTION, STEPS, ApproximateSVPN, ExactSVPN, power
 from support.golden import normal, part, read, relative_error, tensor
 
 SHAPES = {"sq14": [3, 14, 14], "r12x8": [2, 12, 8], "r7x10": [2, 7, 10]}
 METHODS = ["eigen", "products"]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def matrices(name: str) -> Tensor:
@@ -194,166 +188,6 @@ class TestExact:
     def test_refuses_products_of_other_exponents(self) -> None:
         with pytest.raises(ValueError, match="use method='eigen'"):
             power(random(2, 2), 0.3, method="products")
-
-    @pytest.mark.parametrize("q", [random(2, 4, 4), random(2, 40, 4, dtype=torch.float32)])
-    def test_refuses_to_fuse_what_the_kernels_do_not_take(self, q: Tensor) -> None:
-        with pytest.raises(ValueError, match="float32 of at most 32 rows and columns"):
-            power(q, method="fused")
-
-    def test_goes_without_the_kernels_where_triton_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(svpn_triton, "INSTALLED", False)
-        q = random(2, 4, 4, dtype=torch.float32).to(DEVICE)
-        assert torch.equal(power(q), power(q, method="eigen"))
-        with pytest.raises(ValueError, match="with Triton; use method='eigen'"):
-            power(q, method="fused")
-
-
-def fused(q: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The result of the kernels in float32 and the gradient of its inner product with `weight`, or of its sum."""
-    x = q.detach().float().to(DEVICE).requires_grad_()
-    out = power(x, method="fused")
-    (grad,) = torch.autograd.grad(out, x, torch.ones_like(out) if weight is None else weight.float().to(DEVICE))
-    return out.detach().cpu(), grad.cpu()
-
-
-def differentiated(q: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The same in float64 by eigenvectors."""
-    x = q.float().double().requires_grad_()
-    out = power(x, method="eigen")
-    return out.detach(), torch.autograd.grad(out, x, weight.float().double())[0]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not svpn_triton.INSTALLED or DEVICE == "cuda" or INTERPRETED, reason="elsewhere they run by themselves"
-)
-def test_fused_kernels_pass_their_tests_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-k", "TestFused", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter divides by zero aloud
-@pytest.mark.skipif(
-    not svpn_triton.INSTALLED or (DEVICE == "cpu" and not INTERPRETED),
-    reason="needs Triton and a GPU or TRITON_INTERPRET=1",
-)
-class TestFused:
-    @pytest.mark.parametrize(
-        "shape", [(2, 24, 24), (1, 32, 32), (2, 12, 8), (2, 3, 7, 10), (9, 5), (2, 1, 3), (2, 1, 1)]
-    )
-    def test_agrees_with_float64(self, shape: tuple[int, ...]) -> None:
-        q, weight = random(*shape), random(*shape).flip(-1)
-        (out, grad), (want, want_grad) = fused(q, weight), differentiated(q, weight)
-        assert relative_error(out, by_svd(q.float().double())) < 3e-6
-        assert relative_error(out, want) < 3e-6
-        assert relative_error(grad, want_grad) < 1e-5
-
-    @pytest.mark.parametrize(("condition", "tolerance"), [(1e2, 1e-5), (1e4, 1e-5), (1e6, 1e-4)])
-    def test_agrees_with_float64_at_large_condition(self, condition: float, tolerance: float) -> None:
-        q, weight = with_condition(condition, batch=2, size=16), random(2, 16, 16)
-        (out, grad), (want, want_grad) = fused(q, weight), differentiated(q, weight)
-        assert relative_error(out, want) < tolerance
-        assert relative_error(grad, want_grad) < 30 * tolerance  # it has another root of the condition in it
-
-    def test_gradient_equals_finite_differences_of_the_svd(self) -> None:
-        q, weight, step = random(3, 6, 5).float().double(), random(3, 6, 5), 1e-6 * random(3, 6, 5).roll(1, 0)
-        want = ((by_svd(q + step) - by_svd(q - step)) * weight).sum() / 2
-        assert relative_error((fused(q, weight)[1] * step).sum(), want) < 1e-5
-
-    def test_gradient_at_equal_singular_values_is_the_analytic_one(self) -> None:
-        q, _ = torch.linalg.qr(random(3, 6, 6))
-        weight = random(3, 6, 6)
-        inner = q.mT @ weight
-        out, grad = fused(q, weight)
-        assert relative_error(out, q) < 2e-6
-        assert relative_error(grad, q @ ((inner + inner.mT) / 4 + (inner - inner.mT) / 2)) < 1e-5
-
-    def test_agrees_with_float64_where_singular_values_repeat(self) -> None:
-        (u, _), (v, _) = torch.linalg.qr(random(2, 24, 24)), torch.linalg.qr(random(2, 24, 24).mT)
-        q, weight = (u * torch.tensor([1, 0.5, 0.1]).double().repeat_interleave(8)) @ v, random(2, 24, 24)
-        (out, grad), (want, want_grad) = fused(q, weight), differentiated(q, weight)
-        assert relative_error(out, want) < 3e-6
-        assert relative_error(grad, want_grad) < 1e-5
-
-    def test_zero_singular_values_stay_zero_and_their_gradient_is_that_of_the_other_methods(self) -> None:
-        q = torch.diag(torch.tensor([1.0, 0.25, 0.0, 0.0]))
-        out, grad = fused(q)
-        assert torch.allclose(out, q.sqrt(), atol=1e-6)
-        _, want = differentiated(q, torch.ones(4, 4))
-        assert torch.allclose(grad.double(), want, rtol=1e-3, atol=1e-3)
-
-    def test_rank_deficient_matrices_keep_their_null_space(self) -> None:
-        q = (random(2, 16, 5) @ random(2, 5, 16)).float()
-        out, grad = fused(q)
-        u, s, vh = torch.linalg.svd(q.double())
-        assert (
-            relative_error(out, (u[..., :5] * s[:, None, :5].sqrt()) @ vh[:, :5]) < 5e-4
-        )  # rounding of q to float32, under a root
-        assert grad.isfinite().all()
-
-    def test_zero_matrix_stays_zero_with_a_finite_gradient(self) -> None:
-        out, grad = fused(torch.zeros(2, 4, 6))
-        assert torch.equal(out, torch.zeros_like(out))
-        assert grad.isfinite().all()
-
-    @pytest.mark.parametrize("factor", [1e-10, 1e-3, 1e4, 1e30])
-    def test_scale_of_the_matrix_comes_out_as_its_power(self, factor: float) -> None:
-        q, weight = random(1, 8, 8) * factor, random(1, 8, 8)
-        (out, grad), (want, want_grad) = fused(q, weight), differentiated(q, weight)
-        assert relative_error(out, want) < 1e-5
-        assert relative_error(grad, want_grad) < 1e-4
-
-    def test_not_a_number_comes_through(self) -> None:
-        q = torch.stack([torch.eye(4), torch.full((4, 4), math.nan)])
-        out, _ = fused(q)
-        assert torch.allclose(out[0], torch.eye(4), atol=1e-6)
-        assert out[1].isnan().any()
-
-    def test_strides_change_nothing(self) -> None:
-        q = random(5, 2, 6).float()
-        views = [q.permute(1, 0, 2), q[:, :, ::2].transpose(0, 1), q[:, :1].expand(5, 2, 6).transpose(0, 1)]
-        for view in views:
-            assert torch.equal(fused(view)[0], fused(view.clone(memory_format=torch.contiguous_format))[0])
-
-    def test_is_used_only_if_asked_for(self) -> None:
-        q = random(2, 4, 4, dtype=torch.float32).to(DEVICE)
-        assert torch.equal(power(q), power(q, method="eigen"))
-
-    def test_is_what_training_in_half_precision_takes(self) -> None:
-        q = random(3, 6, 5, dtype=torch.float32).to(DEVICE)
-        want = power(q, method="fused")
-        with torch.autocast(DEVICE, torch.bfloat16):
-            assert torch.equal(ExactSVPN()(q), want)
-            assert not torch.equal(ExactSVPN(0.4)(q), want)
-        half = q.bfloat16()
-        assert torch.equal(ExactSVPN()(half), power(half.float(), method="fused"))
-        assert torch.equal(ExactSVPN()(q), power(q))
-
-    def test_operators_are_traceable(self) -> None:
-        q = random(2, 5, 4, dtype=torch.float32).to(DEVICE)
-        torch.library.opcheck(svpn_triton.decomposition, (q, RESOLUTION, SMALLEST))
-        _, kept = svpn_triton.decomposition(q, RESOLUTION, SMALLEST)
-        torch.library.opcheck(svpn_triton.gradient, (q, kept, RESOLUTION, SMALLEST))
-
-    def test_compiles_whole(self) -> None:
-        torch._dynamo.reset()
-        q = random(3, 4, 5, dtype=torch.float32).to(DEVICE).requires_grad_()
-        compiled = torch.compile(lambda x: power(x, method="fused"), fullgraph=True, backend="aot_eager")
-        got, want = compiled(q), power(q, method="fused")
-        assert torch.allclose(got, want)
-        assert torch.allclose(*(torch.autograd.grad(y.square().sum(), q)[0] for y in (got, want)))
-
-    @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
-    def test_is_captured_in_a_graph(self) -> None:
-        q = random(8, 24, 24, dtype=torch.float32).cuda()
-        want = power(q, method="fused")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = power(q, method="fused")
-        q.mul_(4)
-        graph.replay()
-        assert torch.allclose(out, 2 * want, rtol=1e-4, atol=1e-4)
 
 
 def power_iteration(q: Tensor, start: Tensor, *, alpha: float, num_sv: int, num_iter: int) -> Tensor:

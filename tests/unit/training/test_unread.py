@@ -38,7 +38,6 @@ ASIDE = (
 ELSEWHERE = {  # read on a GPU or in several processes
     "engine.graphs",
     "engine.channels_last",
-    "engine.compile_jobs",
     "engine.parallel",
 }
 STRONG = {
