@@ -2,6 +2,7 @@
 
     python benchmarks/kernels_table.py --out table.jsonl                         # every group, the most important first
     python benchmarks/kernels_table.py --out table.jsonl --groups train1,train2 --budget 500
+    python benchmarks/kernels_table.py --out table.jsonl --against OTHER/src     # this version and another one
     python benchmarks/kernels_table.py --out trial.jsonl --smoke                 # every path, tiny, on a CPU
 
 A cell is what is done, a model and a value of SACCADE_KERNELS; each has a process of its own:
@@ -29,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ SWIN, VIT = "swin_tiny_patch4_window7_224", "vit_tiny_patch16_224"
 OURS = ("glnet_4g", "glnet_stl", "nommer_tiny", "sot_small")
 LEFT_OUT = ("norm", "depthwise", "gelu", "cluster", "attention", "ports", "pool", "biases", "halves", "unbiased")
 LEFT_OUT += ("cluster_forms", "patches", "late_bias", "max_pool")
+OTHER = "src="  # before the folder of another version, in the place of SACCADE_KERNELS
 PLACE = Path(tempfile.gettempdir()) / "kernels_table"
 Cell = tuple[str, str, str]  # what is done, model, SACCADE_KERNELS
 
@@ -44,6 +46,17 @@ Cell = tuple[str, str, str]  # what is done, model, SACCADE_KERNELS
 def both(*names: str, kind: str) -> list[Cell]:
     """Return cells with all gates open and with all shut."""
     return [(kind, name, kernels) for name in names for kernels in ("auto", "off")]
+
+
+def version_groups(source: Path, kinds: Sequence[str]) -> dict[str, list[Cell]]:
+    """Return the groups of this version and another one: each model by both, with the peer on a GPU."""
+    groups: dict[str, list[Cell]] = {}
+    for kind in kinds:
+        names = ("glnet_nano",) if kind == "demo" else OURS if len(kinds) == 2 else (VIT, "glnet_stl", "sot_tiny")
+        for number in range(0, len(names), 2):
+            versions, some = ("auto", f"{OTHER}{source}"), names[number : number + 2]
+            groups[f"{kind}_versions{number // 2 + 1}"] = [(kind, name, one) for name in some for one in versions]
+    return groups
 
 
 def gpu_groups() -> dict[str, list[Cell]]:
@@ -87,6 +100,7 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="JSON lines, one a cell; what it holds is not done again"
     )
+    parser.add_argument("--against", type=Path, help="the `src` of another version, timed beside this one")
     parser.add_argument("--groups", help="these alone, with commas between, in this order")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no more is begun or waited for")
@@ -110,6 +124,8 @@ def main() -> None:
     begun = time.monotonic()
     on_gpu = args.device != "cpu" and has_gpu()
     groups = smoke_groups() if args.smoke else gpu_groups() if on_gpu else cpu_groups()
+    if args.against:
+        groups = version_groups(args.against, ("train", "optimize") if on_gpu else ("eager", "train", "demo"))
     if args.groups:
         groups = {name: groups[name] for name in args.groups.split(",")}
     if args.list:
@@ -173,6 +189,9 @@ class Process:
         command = [sys.executable, __file__, "--out", str(args.out), "--device", args.device, "--alone", kind, model]
         command += ["--steps", str(args.steps), "--batch-size", str(args.batch_size), "--size", str(args.size)]
         env = {**os.environ, "SACCADE_KERNELS": kernels}
+        if kernels.startswith(OTHER):
+            path = os.pathsep.join([os.path.abspath(kernels.removeprefix(OTHER)), os.environ.get("PYTHONPATH", "")])
+            env |= {"SACCADE_KERNELS": "auto", "PYTHONPATH": path}
         if args.device == "cuda":
             env |= {"TORCHINDUCTOR_COMPILE_THREADS": "3", "OMP_NUM_THREADS": "2"}
         with open(self.log, "wb") as log:
