@@ -13,6 +13,7 @@ from saccade.config import RETIRED, ConfigError, TrainConfig, overlay, read_yaml
 from saccade.files import WriteError, write_text
 from saccade.runs import Run, RunError
 from saccade.state import save_state, set_aside
+from saccade.training.recipes import configure
 from saccade.weights import save_tensors
 from support.images import class_folders
 
@@ -86,6 +87,8 @@ def test_a_run_that_was_written_with_a_retired_setting_opens_without_it(name, tm
     chosen = with_retired(tmp_path / "chosen", name, 8)
     with pytest.warns(UserWarning, match=f"{name} = 8 is no longer a setting"):
         assert chosen.config() == TrainConfig()
+    with pytest.warns(UserWarning, match=f"{name} = 8 is no longer a setting"):
+        assert configure(str(chosen.settings), {}).recipe == str(chosen.settings)
 
 
 @pytest.mark.parametrize("name", RETIRED)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..building import parse_plugin, resolve_name
-from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
+from ..config import ConfigError, TrainConfig, drop_retired, nearest, overlay, read_yaml
 from ..data.table import parse_columns
 from ..starting import model_of
 from ..tasks import Task
@@ -203,7 +203,8 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise ConfigError(
             f"there is no recipe {name!r}; there are {', '.join(known)}, or give a YAML file{nearest(name, known)}"
         )
-    return read_yaml(text, source=f"recipe {name}")
+    source = f"recipe {name}"
+    return drop_retired(read_yaml(text, source=source), source=source)  # it may be a run's settings
 
 
 def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
