@@ -23,6 +23,7 @@ EXCEPTIONS = {
     "python benchmarks/finetune.py": "needs photographs and trained weights",
     "python benchmarks/serve.py": "measures for minutes under load; tests/slow/test_serve_load.py does the like",
     "python benchmarks/compiled.py": "needs a GPU",
+    "python benchmarks/svpn.py": "times decompositions of matrices for minutes",
     "saccade compare --tune": "names a flag; the command with it stands below",
 }
 

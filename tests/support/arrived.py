@@ -42,6 +42,8 @@ def same(found: Any, given: Any) -> bool:
     """Whether a setting is what was given, perhaps filled in further."""
     if isinstance(given, dict) and isinstance(found, dict):
         return all(name in found and same(found[name], value) for name, value in given.items())
+    if isinstance(given, str) and re.match(r"[a-z_]+:\w+=", given):  # a head with some of its options
+        return set(re.split("[:,]", given)) <= set(re.split("[:,]", str(found)))
     try:
         return float(found) == float(given)
     except (TypeError, ValueError):

@@ -19,10 +19,12 @@ from safetensors.torch import save_file
 from saccade.building import resolve_name
 from saccade.cli import main
 from saccade.training.loop import Loop
+from support.golden import cases
 from support.hosted import save_detector, save_segmenter
 from support.images import encoded
 from support.masks import make_masks
 from support.objects import make_objects
+from support.published import write_published
 from support.questions import make_vilt, questions, write_questions
 from support.texts import make_model, sentences, write_cola
 
@@ -194,6 +196,8 @@ class StandIns:
             MAKERS[kind](path)
         elif kind.startswith("weights of "):
             weights(kind.removeprefix("weights of "))(path)
+        elif kind.startswith("published "):
+            write_published(cases(kind.removeprefix("published "))[0], path)
         elif kind == "exported":
             shutil.copy(self.exported(), path)
         else:

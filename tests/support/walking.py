@@ -82,6 +82,7 @@ class Walk:
             self.stand_ins.fetch(model_name)
         if "--browse runs" in command:
             found["runs/one"] = "classifier"
+        found |= {f"{name}.pth": f"published {name}" for name in re.findall(r"@(\w+)\.pth", command)}
         if "@FILE" in command:
             found["FILE.safetensors"] = "weights of test_resnet"
         if command.startswith("saccade evaluate deit"):
@@ -224,9 +225,9 @@ class Walk:
             few = "--task detect" in told
             if few and "model.head" not in told and "path/to/" not in told:
                 recipe = words[words.index("--recipe") + 1] if "--recipe" in words else "detect"
-                head = read_recipe(recipe)["model"]["head"]
+                head = read_recipe(recipe)["model"]["head"].partition(":")[0]
                 # It looks at hundreds of places of each image by wide layers, however small the image is.
-                more += ["--set", f"model.head={head}{',' if ':' in head else ':'}hidden=32,sampled=16,proposals=16"]
+                more += ["--set", f"model.head={head}:hidden=32,sampled=16,proposals=16"]
             more += ["--device", "cpu", "--set", f"data.train_limit={4 if few else 16}"]
             more += ["--set", "data.workers=0"] if verb == "compare" else ["--workers", "0"]
             more += [] if "--epochs" in words else ["--epochs", "2" if verb == "tune" else "1"]

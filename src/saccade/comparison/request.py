@@ -175,6 +175,8 @@ def ask(
             f"compared; name one that all of them measure by --metric: {', '.join(shared)}"
         )
     larger = spec.larger_is_better if spec is not None and larger is None else bool(larger)
+    if any(primary not in found for found in measured.values()):  # such as masks' precision, of a detector of boxes
+        primary = metric
     return Question(metric, larger, primary, known, request.margin, request.seeds_fixed, request.paired)
 
 

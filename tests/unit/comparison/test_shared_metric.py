@@ -3,6 +3,8 @@
 import pytest
 
 from saccade.comparison.compare import plan_comparison
+from saccade.comparison.request import Request, ask
+from saccade.tasks import MetricSpec
 from support.objects import make_objects
 from support.training import TINY_MODEL
 
@@ -19,3 +21,11 @@ def test_a_detector_of_boxes_is_compared_with_one_of_masks_by_boxes_alone(tmp_pa
         plan_comparison(data, **how)
     assert not (tmp_path / "out").exists()
     plan_comparison(data, metric="ap", **how)
+
+
+def test_what_not_all_arms_measure_judges_no_run():
+    boxes = [MetricSpec(name, name, share=True) for name in ("ap", "ap50")]
+    masks = [*boxes, MetricSpec("mask_ap", "mask_ap", share=True)]
+    request = Request(arms=["base", "boxes:=lr=1e-3"], metric="ap")
+    assert ask(request, masks, "mask_ap", {"base": masks, "boxes": boxes}).primary == "ap"
+    assert ask(request, masks, "mask_ap", {"base": masks, "boxes": masks}).primary == "mask_ap"
