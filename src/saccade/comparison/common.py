@@ -91,27 +91,21 @@ def _means_other(arm: Arm, request: Request, config: TrainConfig) -> bool:
     return plugins or not named or not options or config.schedule.steps is not None
 
 
-def refuse_unread(
-    request: Request,
-    configs: Mapping[str, TrainConfig],
-    resolved: Mapping[str, TrainConfig],
-    cache: DataCache,
-    device: torch.device,
-) -> None:
-    """Refuse settings that were given and that nothing reads: an arm's own in that arm, those of all arms in any.
-
-    Args:
-        configs: of the arms that could be built, by name.
-        resolved: fitted to task, samples and device.
-    """
+def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device) -> None:
+    """Refuse settings that were given and that nothing reads: an arm's own in that arm, those of all arms in any."""
+    typed = [name for name in dotted(request.shared) if request.typed is None or name in request.typed]
     shared: list[dict[str, str]] = []
     for arm in request.parsed_arms:
-        if arm.name not in resolved:
+        config = configs[arm.name]
+        try:
+            opened = cache.open(config)
+            resolved, _ = resolve(config, *opened, device)
+        except Exception:  # whatever is wrong with an arm is said where it is built
             continue
-        situation = Situation(configs[arm.name], resolved[arm.name], *cache.open(configs[arm.name]), device)
+        situation = Situation(config, resolved, *opened, device)
         if found := unread(dotted(arm.settings), situation):
             raise ConfigError(f"arm {arm.name!r}: {'; '.join(found.values())}")
-        shared.append(unread([name for name in dotted(request.shared) if name not in dotted(arm.settings)], situation))
+        shared.append(unread([name for name in typed if name not in dotted(arm.settings)], situation))
     idle = [name for name in (shared[0] if shared else ()) if all(name in one for one in shared)]
     if idle:
         raise ConfigError("; ".join(shared[0][name] for name in idle))

@@ -128,6 +128,7 @@ def cross_validate(
         data=data,
         arms=[ARM],
         alone=True,
+        typed=tuple(settings or ()),
         seeds=seeds,
         folds=folds,
         repeats=repeats,

@@ -109,6 +109,7 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
+        refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
         self.configs = in_epochs(self.configs, self.cache, torch.device(self._kind()))
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
@@ -122,8 +123,6 @@ class Planner:
         if not self._done(first := self.distinct[0]):
             self.timing.begin(first, self.configs[first])
         snapshots = self._inspect()
-        built = {name: snapshots[twin].config for name, twin in self.twins.items() if twin in snapshots}
-        refuse_unread(self.request, self.configs, built, self.cache, torch.device(self._kind()))
         base = self._base(snapshots)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
         self.reads_once = self.request.folds is None and len(ways) == 1
@@ -134,8 +133,13 @@ class Planner:
             known, _ = self.cache.open(self.configs[name])[0].kind.adapt(self.configs[name])
             more = {"schedule.epochs": known.schedule.epochs, **settled_strength(known)}
             snapshots[name] = replace(one, config=overlay(one.config, more))
-        keys = {f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}": one for name, one in snapshots.items()}
-        fingerprints = unchanged(self.folder.path, keys, kept.get("samples", kept.get("pictures", {})))
+        jobs = self._jobs()
+        going = {job.arm for job in jobs if not is_finished(job.path)}
+        keys = {name: f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}" for name in snapshots}
+        known = kept.get("samples", kept.get("pictures", {}))
+        fingerprints = unchanged(
+            self.folder.path, {keys[name]: (one, name in going) for name, one in snapshots.items()}, known
+        )
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
@@ -145,7 +149,6 @@ class Planner:
             found = {"fit": fit, "samples": fingerprints, **settled, **every, **looks, **tuned}
             found |= {REFERENCE: say_common(self.request)} if not before or REFERENCE in before else {}
             self.folder.write({**self.request.record, "arms": arms}, found)
-        jobs = self._jobs()
         cut = self._cut(data)
         plan = self._describe(data.name, snapshots, jobs, budget, cut)
         if cut is not None:
@@ -182,6 +185,8 @@ class Planner:
         """Give the arms the settings that fit them; return the arms that were tuned."""
         names = self.distinct
         shared = [name for name in self.request.shared if name != "data.path"]
+        if any(arm.plugins or "model.plugins" in arm.settings for arm in self.arms):
+            shared.append("model.plugins")  # which tell the arms apart
         store = Store(self.folder.path / "tuning")
         quiet = self.request.quiet
         console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)

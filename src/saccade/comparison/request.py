@@ -37,6 +37,7 @@ class Request:
     folds: int | None = None
     repeats: int = 1
     alone: bool = False  # one arm is enough: nothing is compared
+    typed: Sequence[str] | None = None  # settings of all arms that a user gave, where others are a run's; None: all
     recipe: str | None = None
     epochs: int | None = None
     batch_size: int | None = None

@@ -161,25 +161,28 @@ def _describe(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     return tuple(tensor.shape), hashlib.blake2b(raw, digest_size=12).hexdigest()
 
 
-def unchanged(folder: Path, snapshots: Mapping[str, ArmSnapshot], known: Mapping[str, Any]) -> dict[str, Any]:
+def unchanged(
+    folder: Path, snapshots: Mapping[str, tuple[ArmSnapshot, bool]], known: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what the runs of a comparison have in common; refuse to mix those from before and after a change of it.
 
     Args:
-        snapshots: of the arms as they would go on, by what tells their runs from others.
+        snapshots: of the arms as they would go on, and whether one has runs left to train, by what tells their runs
+            from others.
         known: what was in common when the comparison in the folder was begun.
     """
     kept = dict(known)
-    for key, one in snapshots.items():
+    for key, (one, goes_on) in snapshots.items():
         precision = one.config.engine.precision
         found = {"train": one.train.fingerprint, "val": one.val.fingerprint, "precision": precision}
         before = kept.setdefault(key, found)
-        if before.get("precision", precision) != precision:  # comparisons begun earlier do not say
+        if goes_on and before.get("precision", precision) != precision:  # comparisons begun earlier do not say
             raise RunError(
                 f"the comparison in {folder} was begun in {before['precision']} and would go on in {precision} on this "
                 "device; its runs cannot be compared with new ones. Resume it on a device like the first one by "
                 "--device, or name another folder by --out"
             )
-        if {**found, **before} != found:
+        if any(before[name] != found[name] for name in ("train", "val")):
             raise RunError(
                 f"the samples of {one.config.data.path or 'the embedded set'} are others than when the comparison in "
                 f"{folder} was begun; its runs cannot be compared with new ones. Name another folder by --out, or put "

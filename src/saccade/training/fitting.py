@@ -11,8 +11,10 @@ from ..config import TrainConfig, overlay
 from ..data.draws import steps_of_epoch
 from ..data.source import Stream
 from ..tasks.opening import open_samples
+from .overrides import names_of
 from .parallel import local_device
 from .recipes import family_of, has_families
+from .setup import resolve
 from .trial import SEED, SHARE, prepare_ground, run_trial
 
 RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # times the recipe's
@@ -38,6 +40,7 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
         or int(os.environ.get("WORLD_SIZE", "1")) > 1
     ):
         return config, [_untried(config)]
+    resolve(config, choice, data, device, given=names_of(given))  # what is refused is refused before trials
     resolved, ground = prepare_ground(config, choice, data, device)
     batch = resolved.optim.batch_size
     samples = min(len(data.train), config.data.train_limit or len(data.train))

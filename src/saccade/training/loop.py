@@ -188,7 +188,7 @@ class Loop(Step):
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
         record["bad_samples"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
         if self.length.was_shortened(self.step):
-            record["planned_epochs"] = self.length.epochs
+            record["shortened_to"] = self.length.epochs
         self.seconds = 0.0
         if self.world.is_main:
             self.run.append(record)

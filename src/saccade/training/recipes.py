@@ -16,7 +16,7 @@ from ..tasks import Task
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 from .defaults import SAY_STRENGTH
-from .overrides import ADDED, dotted, lay_over, name_of
+from .overrides import ADDED, INSTEAD, dotted, lay_over, name_of
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {
@@ -39,11 +39,6 @@ SHORT_FLAGS = {
 
 
 FINETUNE = "finetune"
-# Settings that say the same as another: where a user gives one, a recipe's other one gives way.
-INSTEAD = {
-    "schedule.epochs": "schedule.steps",
-    "schedule.warmup": "schedule.warmup_steps",
-}
 
 
 def gather_settings(**short: Any) -> dict[str, Any]:

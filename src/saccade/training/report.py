@@ -169,7 +169,7 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
     if records:
         seconds = sum(record.get("seconds", 0) for record in records)
         steps = f"{count_of(records[-1].get('step', 0), 'step')} in {_duration(seconds)}"
-        if shorter := [record["epoch"] for record in records if "planned_epochs" in record]:
+        if shorter := [record["epoch"] for record in records if "shortened_to" in record]:
             steps += f"; shortened in epoch {shorter[0]} to end in time: the machine became slower"
         found.append(("Epochs", f"{records[-1]['epoch']} of {config.schedule.epochs}", steps))
         speeds = [record["images_per_second"] for record in records if record.get("images_per_second")]

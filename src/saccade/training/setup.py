@@ -79,7 +79,8 @@ def resolve(
     mean, std = config.data.mean, config.data.std
     if mean is None or std is None:
         measured = _statistics(array) if array is not None else (list(model_cfg["mean"]), list(model_cfg["std"]))
-        mean, std = measured if known is None else (known.mean, known.std)
+        usual = measured if known is None else (known.mean, known.std)
+        mean, std = mean or usual[0], std or usual[1]
     if not len(mean) == len(std) == channels:
         raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
     gpu = device.type == "cuda"

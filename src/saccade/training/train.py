@@ -159,12 +159,15 @@ def train(
     free = recipe is None and not decides_how_long(given)
     fitting = Fitting(seconds, free=free, given=given)
     fitting = fitting if since is None else replace(fitting, begun=since)
-    resume = resume or begun_before(out)
-    if resume is None:
-        (config, notes), run = find_rate(configure(recipe, given), given), None
-    else:
+    notes: list[str] = []
+    if resume is not None:
         run = Run.open(resume)
-        config, notes = resumed_config(run, recipe, given), []
+        config = resumed_config(run, recipe, given)
+    elif (begun := begun_before(out)) is not None:  # by this very command, whose settings the run has, filled in
+        run, given = Run.open(begun), {}
+        config = run.config()
+    else:
+        (config, notes), run = find_rate(configure(recipe, given), given), None
     how: dict[str, Any] = {"overwrite": overwrite, "quiet": quiet, "notes": notes, "fitting": fitting}
     return train_config(config, run=run, out=out, given=names_of(given), **how)
 
@@ -198,6 +201,7 @@ def train_config(
         choice, data = opened or open_samples(config.task, config.data)
         said = list[str]()
         if fitting is not None and run is None:
+            resolve(config, choice, data, device, given=given)  # what is refused is refused before steps are timed
             config, said = replace(fitting, say=console.say).fit(config, choice, data, world, device)
         config, spec = resolve(config, choice, data, device, given=given)
         resumed = run is not None

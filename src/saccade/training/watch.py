@@ -121,7 +121,7 @@ class Watched:
 
 def state_of(run: Run, config: TrainConfig, records: Sequence[Mapping[str, Any]]) -> str:
     """Return in a sentence how far a run is, and how long the rest takes."""
-    total = (records[-1] if records else {}).get("planned_epochs", config.schedule.epochs)
+    total = (records[-1] if records else {}).get("shortened_to", config.schedule.epochs)
     if run.finished():
         return f"Finished after {count_of(len(records), 'epoch')}."
     if not records:

@@ -258,10 +258,10 @@ def test_a_run_that_was_shortened_says_so_in_its_files_and_on_its_page(slowed):
     told = run.summary()["shortened"]
     assert (told["planned_epochs"], told["planned_steps"]) == (EPOCHS, EPOCHS * STEPS)
     records = run.metrics()
-    assert records[-1]["planned_epochs"] == epochs == run.summary()["epochs"]
+    assert records[-1]["shortened_to"] == epochs == run.summary()["epochs"]
     from_epoch = told["from_epoch"]
-    assert all("planned_epochs" not in record for record in records[: from_epoch - 1])
-    assert all("planned_epochs" in record for record in records[from_epoch - 1 :])
+    assert all("shortened_to" not in record for record in records[: from_epoch - 1])
+    assert all("shortened_to" in record for record in records[from_epoch - 1 :])
     page = write_report(run).read_text()
     assert f"shortened in epoch {from_epoch} to end in time: the machine became slower" in page
     assert f"{epochs} of {EPOCHS}" in page
