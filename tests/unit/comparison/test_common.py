@@ -3,10 +3,20 @@
 import pytest
 import torch
 
-from saccade.comparison.common import REFERENCE, arm_configs, in_epochs, refuse_earlier, say_common, taken_off
+from saccade.comparison import planning
+from saccade.comparison.common import (
+    REFERENCE,
+    arm_configs,
+    in_epochs,
+    refuse_earlier,
+    refuse_unread,
+    say_common,
+    taken_off,
+)
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.request import Request
 from saccade.comparison.snapshot import DataCache
+from saccade.config import ConfigError
 from saccade.runs import RunError
 from support.comparisons import SETTINGS
 
@@ -71,3 +81,42 @@ def test_a_comparison_whose_arms_mean_the_same_is_resumed(arms):
     asked = request(*arms)
     refuse_earlier(asked, arm_configs(asked), BEFORE)
     refuse_earlier(asked, arm_configs(asked), {})
+
+
+def test_a_length_of_an_arm_takes_the_place_of_another_kind_of_length_for_all():
+    asked = request("epochs=3", settings=SETTINGS | {"schedule.steps": 100, "schedule.warmup_steps": 9})
+    lengths = {name: (one.schedule.epochs, one.schedule.steps) for name, one in arm_configs(asked).items()}
+    assert lengths["epochs=3"] == (3, None)
+    assert lengths["base"][1] == 100
+    shorter = request("schedule.warmup=2", settings=SETTINGS | {"schedule.warmup_steps": 9})
+    schedule = arm_configs(shorter)["schedule.warmup=2"].schedule
+    assert (schedule.warmup, schedule.warmup_steps) == (2, None)
+
+
+def test_two_kinds_of_length_for_all_arms_are_refused():
+    asked = request("broadcast", settings=SETTINGS | {"schedule.steps": 100, "schedule.epochs": 3})
+    with pytest.raises(ConfigError, match=r"schedule\.epochs"):
+        refuse_unread(asked, arm_configs(asked), DataCache(), CPU)
+
+
+def test_what_was_not_typed_need_not_be_read():
+    """Folds of a run are made of all of its settings, of which some have no use then."""
+    idle = SETTINGS | {"optim.momentum": 0.5}
+    with pytest.raises(ConfigError, match=r"optim\.momentum"):
+        refuse_unread(asked := request("broadcast", settings=idle), arm_configs(asked), DataCache(), CPU)
+    refuse_unread(asked := request("broadcast", settings=idle, typed=()), arm_configs(asked), DataCache(), CPU)
+
+
+def test_plugins_that_tell_arms_apart_are_not_tuned(tmp_path, monkeypatch):
+    """The recipe `text` seeks a head among others; an arm that names one keeps it."""
+    seen = {}
+
+    def tune(configs, fixed, *_, **__):
+        seen.update(fixed)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr(planning, "tune_arms", tune)
+    asked = request("squeeze", out=tmp_path / "c", tune="1m")
+    with pytest.raises(ConfigError, match="seen"):
+        planning.Planner(asked).plan(keep=True)
+    assert all("model.plugins" in names for names in seen.values())

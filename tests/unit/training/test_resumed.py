@@ -180,6 +180,16 @@ def test_only_what_this_torchrun_began_is_gone_on_with_after_a_restart(stopped, 
     assert_same_end(begun, stopped.with_name("run"))
 
 
+def test_a_restart_takes_settings_that_the_run_has_turned_into_others(data, tmp_path, monkeypatch):
+    """A length in steps is one in epochs in the run's own settings."""
+    given = {name: value for name, value in settings().items() if name != "schedule.epochs"} | {"schedule.steps": 3}
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    begun = train(str(data), out=tmp_path / "run", settings=given, quiet=True)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(str(data), out=tmp_path / "run", settings=given, quiet=True).score == begun.score
+
+
 def test_a_model_is_given_by_its_name_and_one_plugin_may_be_a_word(data, tmp_path):
     import timm
 
