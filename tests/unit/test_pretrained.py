@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_told(weights, tmp_path):
         open_timm(f"{NAME}@{tmp_path / 'none.safetensors'}")
 
 
-@pytest.mark.parametrize("options", ["num_heads=7", "num_heads=0", "patch_size=0", "depth=-1", "embed_dim=0"])
+@pytest.mark.parametrize("options", ["num_heads=7", "num_heads=0", "patch_size=0"])
 @pytest.mark.parametrize("name", ["test_vit", "sot_7"])
 def test_options_that_build_nothing_are_told(name, options, tmp_path):
     save_file(timm.create_model("test_vit").state_dict(), tmp_path / "w.safetensors")
@@ -157,9 +157,9 @@ def test_options_that_build_nothing_are_told(name, options, tmp_path):
         open_timm(f"{name}:{options}@{tmp_path / 'w.safetensors'}")
 
 
-@pytest.mark.parametrize("name", ["test_vit", "glnet_nano"])
-def test_a_file_that_says_which_model_it_is_of_is_not_taken_for_a_published_one(name, tmp_path):
-    run = tiny_run(tmp_path / "run", name=name, img_size=160, plugins=["token_ghosts"])
+@pytest.mark.parametrize(("name", "plugins"), [("test_vit", ["uniform"]), ("glnet_nano", [])])
+def test_a_file_that_says_which_model_it_is_of_is_not_taken_for_a_published_one(name, plugins, tmp_path):
+    run = tiny_run(tmp_path / "run", name=name, img_size=160, plugins=plugins)
     with pytest.raises(CheckpointError, match=f"says itself which model it is of; give it without {name}@"):
         open_timm(f"{name}@{run / 'model.safetensors'}")
 
