@@ -52,7 +52,8 @@ def _classes(target: str, config: Any) -> tuple[str, ...]:
             f"{target} was given and is {' or '.join(trained) or 'a configuration alone'}; a trained classifier of "
             f"texts (...{ARCHITECTURE}) can be asked as it is, others after `saccade train`"
         )
-    labels, problem = getattr(config, "id2label", None), getattr(config, "problem_type", None)
+    labels: Any = getattr(config, "id2label", None)
+    problem = getattr(config, "problem_type", None)
     count = len(labels) if isinstance(labels, dict) else 0
     if problem not in ONE_LABEL or count < 2:
         raise ConfigError(
