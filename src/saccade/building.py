@@ -1,5 +1,6 @@
 """From settings to a model with its plug-ins, and to the task it is trained for."""
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -192,14 +193,15 @@ def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
     """Return a teacher, what goes in and comes out, and all names of each of its classes.
 
     Args:
-        path: a run's folder or its weights; `timm:NAME`, or `timm:NAME@FILE` with its weights in safetensors.
+        path: a run's folder or its weights; `timm:NAME`, or NAME@FILE with its weights, see `open_timm`.
     """
-    target = path.removeprefix(PREFIX)
-    if target == path:
+    named = find_specification(path)
+    if named is None and not path.startswith(PREFIX):
         model, spec = load_model(path)
         return model, spec, [[label] for label in spec.outputs]
-    model, spec = open_timm(target)
-    return model, spec, class_words(target.partition("@")[0], len(spec.outputs))
+    named = named or path.removeprefix(PREFIX)  # of no model, which is told
+    model, spec = open_timm(named)
+    return model, spec, class_words(re.split("[:@]", named)[0], len(spec.outputs))
 
 
 def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:

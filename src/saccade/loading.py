@@ -109,8 +109,11 @@ def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
     if path.is_dir():
         _require_weights(path)
     named = find_specification(target)
-    if named is not None or path.exists() or str(target).startswith(HOSTED):
-        return named or str(target)
+    if named is not None:
+        # A path may have the full name, and would go before it.
+        return named if find_specification(named) is not None else f"{PREFIX}{named}"
+    if path.exists() or str(target).startswith(HOSTED):
+        return str(target)
     name = re.split("[:@]", str(target).removeprefix(PREFIX))[0]
     near = difflib.get_close_matches(name, timm.list_models(), n=3)
     hint = f" (the nearest are {', '.join(near)})" if near else ""

@@ -13,11 +13,11 @@ from torch import nn
 from .config import ConfigError, nearest, read_value
 from .data.spec import InputSpec
 from .data.split import abbreviate
-from .metadata import check_model
+from .metadata import check_model, read_about
 from .models import CheckpointError
 from .models._identify import resolve_name
 from .models._official import read_checkpoint
-from .published import build_published, is_ours
+from .published import MISFITS, build_published, is_ours
 from .registry import split_options
 
 PREFIX = "timm:"
@@ -37,7 +37,8 @@ def find_specification(target: str | Path) -> str | None:
     name, colon, options = given.partition(":")
     try:
         full = resolve_name(name)
-    except ValueError:
+        timm.get_pretrained_cfg(full)
+    except (ValueError, RuntimeError):  # the latter of an ending that names none of its weights, as a file's does
         return None
     if at and not Path(file).expanduser().is_file():
         raise FileNotFoundError(f"{target} was given: there is no file {file}")
@@ -56,11 +57,13 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
     name, _, texts = given.partition(":")
     if not timm.is_model(name.split(".")[0]):
         raise ConfigError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
-    cfg = timm.get_pretrained_cfg(name)
+    cfg = _describe_weights(name)
     if cfg is None:
         raise ConfigError(f"timm tells nothing of the weights of {name!r}; name a model as timm.list_pretrained() does")
     options = _read_options(name, texts)
     path = Path(file).expanduser() if at else _fetch(name, cfg)
+    if read_about(path):  # its own classes, pixels and plug-ins, which a name tells nothing of
+        raise CheckpointError(f"{path} says itself which model it is of; give it without {name}@")
     model: Any
     model, channels = (build_published if is_ours(name) else _build_timm)(name, options, path)
     data = timm.data.resolve_model_data_config(model)
@@ -74,6 +77,19 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
         shorter=round(size / data["crop_pct"]),
     )
     return model.eval(), spec
+
+
+def _describe_weights(name: str) -> Any:
+    """Return what timm tells of a model's weights, None if nothing; refuse a tag that names none of them."""
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError:
+        model, _, tag = name.partition(".")
+        known = ", ".join(timm.list_pretrained(f"{model}.*")[:5])
+        raise ConfigError(
+            f"{name} was given; timm has no weights {tag!r} of {model}"
+            f"{f', but {known}' if known else ''}; give one of these, or {model}@FILE"
+        ) from None
 
 
 def _read_options(name: str, texts: str) -> dict[str, Any]:
@@ -99,8 +115,8 @@ def _build_timm(name: str, options: Mapping[str, Any], path: Path) -> tuple[nn.M
     overlay: dict[str, Any] = {"state_dict": read_checkpoint(path)}
     try:
         model: Any = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
-    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        detail = " ".join(str(error).split())[:300]
+    except MISFITS as error:
+        detail = " ".join(str(error).split())[:300] or type(error).__name__
         raise CheckpointError(
             f"the weights of {path} do not fit timm's {name} with {classes} classes ({detail}); name the model "
             "they were made for"
@@ -157,7 +173,7 @@ def class_words(name: str, count: int) -> list[list[str]]:
 def find_pretrained(name: str) -> Path:
     """Return the file of timm's trained weights of a model, to start from; nothing is read yet."""
     name = resolve_name(name)
-    cfg = timm.get_pretrained_cfg(name)
+    cfg = _describe_weights(name)
     if cfg is None or not cfg.has_weights:
         near = ", ".join(timm.list_pretrained(f"{name.split('_')[0]}*")[:3])
         raise ConfigError(

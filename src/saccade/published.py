@@ -8,10 +8,13 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .metadata import CLASSES, read_about
+from .metadata import CLASSES
 from .models import CheckpointError
 from .models._identify import describe, list_backbones
 from .models._official import adapt, read_checkpoint
+
+# What constructors raise that are given options they cannot build, and models given weights that are not theirs.
+MISFITS = (RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError, ArithmeticError)
 
 
 def is_ours(name: str) -> bool:
@@ -28,16 +31,14 @@ def build_published(name: str, options: Mapping[str, Any], file: Path) -> tuple[
         file: .safetensors, or .pth and the like, in the published layout or in ours.
     """
     weights = read_checkpoint(file)
-    if read_about(file):
-        raise CheckpointError(f"{file} says itself which model it is of; give it without {name}@")
     try:
         with torch.device("meta"):
             plain: Any = timm.create_model(name, **options)
         classes, channels = _counts(plain, plain.convert(weights))
         model: Any = timm.create_model(name, num_classes=classes, in_chans=channels, **options)
         report = adapt(model, weights, strict=True)
-    except (RuntimeError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        detail = " ".join(str(error).split())[:400]
+    except MISFITS as error:
+        detail = " ".join(str(error).split())[:400] or type(error).__name__
         raise CheckpointError(f"{file}, given for {name}: {detail}") from None
     nn.Module.load_state_dict(model, report.state_dict, strict=False)
     return model, channels

@@ -1,7 +1,12 @@
 import pytest
 
-from saccade.loading import find_target
+from saccade import loading
+from saccade.config import ConfigError
+from saccade.deployment.export import _name
+from saccade.evaluation.speed import find_raced
+from saccade.loading import find_target, open_model
 from saccade.models import CheckpointError
+from saccade.pretrained import open_timm
 from support.exports import tiny_run
 
 
@@ -39,3 +44,24 @@ def test_a_folder_without_weights_says_what_it_is_and_how_to_go_on(tmp_path):
     (tmp_path / "config.yaml").touch()
     with pytest.raises(CheckpointError, match=rf"resume it by saccade train --resume {tmp_path}$"):
         find_target(tmp_path)
+
+
+@pytest.mark.parametrize("given", ["timm:vit_tiny_patch16_224", "timm:vit_tiny", "vit_tiny"])
+def test_a_name_that_was_given_is_not_taken_for_a_folder_of_the_full_name(given, tmp_path, monkeypatch):
+    tiny_run(tmp_path / "vit_tiny_patch16_224")
+    monkeypatch.chdir(tmp_path)
+    opened = []
+    monkeypatch.setattr(loading, "open_timm", lambda named: opened.append(named) or (None, None))
+    assert open_model(find_target(given)).origin == "timm"
+    assert opened == ["vit_tiny_patch16_224"]
+    assert find_raced(given) == "timm:vit_tiny_patch16_224"
+    assert _name(find_target(given)) == "vit_tiny_patch16_224"
+    assert open_model(find_target("vit_tiny_patch16_224")).origin == "run"
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224.safetensors", "resnet18.a/b", "resnet18.nope@x"])
+def test_an_ending_that_names_no_weights_is_no_model(name):
+    with pytest.raises(CheckpointError, match=f"there is no {name}, and timm has no model of that name"):
+        find_target(name)
+    with pytest.raises(ConfigError, match=r"timm has no weights '(safetensors|a/b|nope)' of .*@FILE"):
+        open_timm(name)

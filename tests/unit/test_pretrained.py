@@ -10,10 +10,12 @@ from safetensors.torch import save_file
 
 import saccade
 from saccade import pretrained
+from saccade.building import open_teacher
 from saccade.config import ConfigError
 from saccade.loading import open_model
 from saccade.models import CheckpointError
 from saccade.pretrained import class_words, match_classes, open_timm
+from support.exports import tiny_run
 from support.trainings import png_folder
 
 NAME = "mobilenetv3_small_050"
@@ -145,6 +147,36 @@ def test_what_does_not_fit_is_told(weights, tmp_path):
         open_timm(f"resnet18@{weights}")
     with pytest.raises(FileNotFoundError, match="no such file"):
         open_timm(f"{NAME}@{tmp_path / 'none.safetensors'}")
+
+
+@pytest.mark.parametrize("options", ["num_heads=7", "num_heads=0", "patch_size=0"])
+@pytest.mark.parametrize("name", ["test_vit", "sot_7"])
+def test_options_that_build_nothing_are_told(name, options, tmp_path):
+    save_file(timm.create_model("test_vit").state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises((CheckpointError, ConfigError), match=name):
+        open_timm(f"{name}:{options}@{tmp_path / 'w.safetensors'}")
+
+
+@pytest.mark.parametrize(("name", "plugins"), [("test_vit", ["uniform"]), ("glnet_nano", [])])
+def test_a_file_that_says_which_model_it_is_of_is_not_taken_for_a_published_one(name, plugins, tmp_path):
+    run = tiny_run(tmp_path / "run", name=name, img_size=160, plugins=plugins)
+    with pytest.raises(CheckpointError, match=f"says itself which model it is of; give it without {name}@"):
+        open_timm(f"{name}@{run / 'model.safetensors'}")
+
+
+@pytest.mark.parametrize("given", ["timm:{}", "{}", "timm:{}:img_size=64", "{}:img_size=64"])
+def test_a_teacher_is_named_as_any_model_is_and_knows_all_of_imagenets_words(given, tmp_path):
+    save_file(timm.create_model("vit_tiny_patch16_224").state_dict(), tmp_path / "w.safetensors")
+    name = given.format("vit_tiny").removesuffix(":img_size=64")
+    if "img_size" in given:
+        small = timm.create_model("vit_tiny_patch16_224", img_size=64)
+        save_file(small.state_dict(), tmp_path / "w.safetensors")
+    _, spec, known = open_teacher(f"{given.format('vit_tiny')}@{tmp_path / 'w.safetensors'}")
+    assert spec.img_size == (64 if "img_size" in given else 224)
+    assert "n01440764" in known[0]
+    assert match_classes(["n01443537"], known, teacher=name) == [1]
+    with pytest.raises(ConfigError, match="timm has no model 'vit_tny'"):
+        open_teacher("timm:vit_tny")
 
 
 def test_a_teacher_of_other_classes_or_channels_is_refused(weights, fish, tmp_path):

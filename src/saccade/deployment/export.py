@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from ..data.spec import InputSpec
 from ..files import write_text
 from ..loading import UNFINISHED, find_target, open_model
+from ..pretrained import PREFIX
 from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError, require_onnxruntime
 from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_onnx, write_program
@@ -214,5 +215,5 @@ def _name(target: str | Path) -> str:
         path = path.parent
     if path.exists():
         return path.resolve().name
-    name, at, file = str(target).partition("@")
+    name, at, file = str(target).removeprefix(PREFIX).partition("@")
     return re.sub(r"[^\w.-]", "_", f"{name}-{Path(file).stem}" if at else name)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..loading import open_model
 from ..models._identify import require_model
-from ..pretrained import find_specification
+from ..pretrained import PREFIX, find_specification
 
 MODES = ("inference", "training")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -161,13 +161,17 @@ def _allocated_peak(step: Callable[[], None]) -> float:
 
 def find_raced(target: str) -> str:
     """Return what `race` can time: a model's full name, or what `open_model` opens."""
-    return target if Path(target).expanduser().exists() else find_specification(target) or require_model(target)
+    named = find_specification(target)
+    if named is None:
+        return target if Path(target).expanduser().exists() else require_model(target)
+    return named if find_specification(named) is not None else f"{PREFIX}{named}"  # a path may have the full name
 
 
 def create_for(name: str, img_size: int) -> nn.Module:
     """Build a model for an image size, whether or not its constructor asks for one; open one that has weights."""
     if "@" in name or Path(name).expanduser().exists():
         return open_model(name).model
+    name = name.removeprefix(PREFIX)
     try:
         return timm.create_model(name, img_size=img_size)
     except TypeError:

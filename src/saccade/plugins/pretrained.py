@@ -29,7 +29,8 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"{path} holds no config.json; give the folder that model.save_pretrained wrote")
     config = transformers.AutoConfig.from_pretrained(path, **SAFE)
-    name = (getattr(config, "architectures", None) or [""])[0]
+    named = getattr(config, "architectures", None)
+    name = str(named[0]) if isinstance(named, list) and named else ""
     made: Any = getattr(transformers, name, None)
     known = isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)
     if not known:

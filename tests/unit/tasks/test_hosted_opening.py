@@ -1,5 +1,8 @@
 """A text classifier of Hugging Face, named as hf:FOLDER, is asked as a run is."""
 
+import json
+import shutil
+
 import pytest
 import torch
 import transformers
@@ -7,6 +10,7 @@ import transformers
 import saccade
 from saccade.config import ConfigError
 from saccade.loading import find_target, open_model
+from saccade.plugins import PLUGINS, attach
 from support.texts import SIZE, WORDS, make_model, make_tokenizer, sentences, write_tsv
 
 
@@ -79,3 +83,52 @@ def test_a_model_that_was_not_trained_to_classify_is_refused(tmp_path, classifie
         open_model(f"hf:{broken}")
     with pytest.raises(ConfigError, match="cannot be opened"):
         open_model(f"hf:{tmp_path / 'nowhere'}")
+
+
+def copied(classifier, folder, **settings):
+    """Copy the classifier with other words in its configuration."""
+    shutil.copytree(classifier, folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return folder
+
+
+def test_plugins_that_a_folder_records_are_on_the_model(classifier, tmp_path):
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(classifier).eval()
+    attach(model, PLUGINS["squeeze"]())
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(tmp_path / "more")
+    make_tokenizer().save_pretrained(tmp_path / "more")
+    opened = open_model(f"hf:{tmp_path / 'more'}").model
+    tokens = make_tokenizer()(sentences(1)[0][0], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.allclose(opened(**tokens).logits, model(**tokens).logits, atol=1e-5)
+    assert len(list(saccade.predict(f"hf:{tmp_path / 'more'}", ["the film is good"]))) == 1
+    damaged = copied(tmp_path / "more", tmp_path / "other", saccade_plugins=[{"name": "no_such", "options": {}}])
+    with pytest.raises(ConfigError, match="with the plug-ins no_such"):
+        open_model(f"hf:{damaged}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"problem_type": "multi_label_classification"}, "problem_type = 'multi_label_classification' and 2 labels"),
+        ({"problem_type": "regression"}, "problem_type = 'regression' and 2 labels"),
+        ({"id2label": {"0": "score"}}, "problem_type = 'None' and 1 label. A classifier that chooses one of two"),
+        ({"id2label": {"0": "bad", "2": "good"}}, "from 0 on without gaps"),
+        ({"architectures": 5}, "architectures"),
+        ({"architectures": [5]}, "5"),
+        ({"id2label": 5}, "cannot be opened"),
+        ({"id2label": {"a": "b", "1": "c"}}, "cannot be opened"),
+    ],
+)
+def test_what_does_not_choose_one_of_several_labels_is_refused(classifier, tmp_path, settings, told):
+    folder = copied(classifier, tmp_path / "other", **settings)
+    with pytest.raises(ConfigError, match=told):
+        open_model(f"hf:{folder}")
+
+
+def test_a_tilde_stands_for_the_home_folder(classifier, monkeypatch):
+    monkeypatch.setenv("HOME", str(classifier.parent))
+    assert open_model("hf:~/judge").spec.outputs == ("bad", "good")

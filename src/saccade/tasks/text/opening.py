@@ -1,40 +1,69 @@
 """A text classifier of Hugging Face with its own weights and classes, opened as it is."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from ...config import ConfigError, ModelConfig
 from ...data.spec import InputSpec
-from ...plugins.pretrained import import_transformers
+from ...plugins.pretrained import RECORD, from_pretrained, import_transformers, recorded_plugins
 from ..hosting import PREFIX
 from ..hosts import build_host, explained, quietly, safe
 from .task import ClassifyText
 
 ARCHITECTURE = "ForSequenceClassification"  # the end of the name of one that has been trained to classify
+ONE_LABEL = (None, "single_label_classification")  # a configuration's `problem_type` for one class of several
 # What a spec says of images, of which there are none.
 IMAGES: dict[str, Any] = {"in_chans": 3, "img_size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}
 
 
 def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
-    """Build a trained text classifier with its tokenizer, in evaluation mode; nothing in its folder is run.
+    """Build a trained text classifier with its tokenizer and plug-ins, in evaluation mode; no code of its folder runs.
 
     Args:
         target: `hf:` and a folder that `save_pretrained` wrote, or a name on Hugging Face.
     """
-    name = target.removeprefix(PREFIX)
+    name = os.path.expanduser(target.removeprefix(PREFIX))
     transformers = import_transformers()
     with explained(name), quietly():
         config = transformers.AutoConfig.from_pretrained(name, **safe(name))
-    trained = config.architectures or ()
+    outputs = _classes(target, config)
+    spec = InputSpec(outputs, **IMAGES, task=ClassifyText.name, extra={"metric": "accuracy", "columns": ["text"]})
+    how = {"max_length": None, "truncate": False, "scratch": False}
+    ClassifyText.describe_model(spec, ModelConfig(name=name), how, pair=False)
+    if not getattr(config, RECORD, None):
+        return build_host(spec, kind=ClassifyText.host_kind, weights=name, whole=True).eval(), spec
+    if not Path(name).is_dir():
+        raise ConfigError(
+            f"{target} has plug-ins of saccade, which come with a folder alone; fetch it and give hf:FOLDER"
+        )
+    with explained(name, f"model with the plug-ins {', '.join(recorded_plugins(Path(name)))}"), quietly():
+        return from_pretrained(name).float().eval(), spec
+
+
+def _classes(target: str, config: Any) -> tuple[str, ...]:
+    """Return the names of a configuration's classes; refuse it where one of several is not what the model tells."""
+    named = getattr(config, "architectures", None) or ()
+    trained = [str(one) for one in named] if isinstance(named, list | tuple) else [f"architectures = {named!r}"[:60]]
     if not any(one.endswith(ARCHITECTURE) for one in trained):
         raise ConfigError(
             f"{target} was given and is {' or '.join(trained) or 'a configuration alone'}; a trained classifier of "
             f"texts (...{ARCHITECTURE}) can be asked as it is, others after `saccade train`"
         )
-    outputs = tuple(str(config.id2label[place]) for place in range(config.num_labels))
-    spec = InputSpec(outputs, **IMAGES, task=ClassifyText.name, extra={"metric": "accuracy", "columns": ["text"]})
-    how = {"max_length": None, "truncate": False, "scratch": False}
-    ClassifyText.describe_model(spec, ModelConfig(name=name), how, pair=False)
-    model = build_host(spec, kind=ClassifyText.host_kind, weights=name, whole=True)
-    return model.eval(), spec
+    labels: Any = getattr(config, "id2label", None)
+    problem = getattr(config, "problem_type", None)
+    count = len(labels) if isinstance(labels, dict) else 0
+    if problem not in ONE_LABEL or count < 2:
+        raise ConfigError(
+            f"{target} was given; its config.json says problem_type = {str(problem)[:60]!r} and {count} "
+            f"label{'' if count == 1 else 's'}. A classifier that chooses one of two or more labels "
+            f"({ONE_LABEL[1]}) can be asked as it is"
+        )
+    if set(labels) != set(range(count)):
+        raise ConfigError(
+            f"{target} was given; id2label in its config.json numbers {count} labels {sorted(map(str, labels))[:8]}: "
+            "give each a number, from 0 on without gaps"
+        )
+    return tuple(str(labels[place]) for place in range(count))
