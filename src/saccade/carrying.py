@@ -19,7 +19,7 @@ from .plugins import PLUGINS, attached
 from .plugins.pretrained import read_folder, recorded_plugins
 from .plugins.trained import watched
 from .registry import option_defaults, option_hints, parse_options
-from .starting import COUNTER, Classes, Fit, Started, heads_of, list_misfits, refuse_misfit, within
+from .starting import COUNTER, Classes, Fit, Started, class_rows, heads_of, list_misfits, refuse_misfit, within
 from .tasks.hosting import PREFIX, Hosted
 
 
@@ -114,10 +114,12 @@ class Carrying:
             elif keys:
                 dropped += given
         self._copy([key for key in own if not within(key, heads) and self._fit([key], own)], own)
-        if not dropped and (loaded := [key for key in before if key in self.placed]):
-            dropped = self.started.classes.match(self.model, {key: before[key] for key in loaded})
-            for key in dropped:
+        if loaded := [key for key in before if key in self.placed]:
+            rows = class_rows(self.model, loaded, len(self.spec.outputs))
+            unfit = self.started.classes.match(self.model, {key: before[key] for key in loaded}, rows)
+            for key in unfit:
                 self.started.parameters.pop(id(own[key]), None)
+            dropped += unfit
         if dropped:
             self.refused |= set(dropped)
             self.spec.notes.append(
@@ -154,13 +156,15 @@ class Carrying:
     def _take_rows(self, keys: list[str], brought: dict[str, Any]) -> list[str]:
         """Copy what has a row for each class, if the file's are the data's."""
         classes = self.started.classes
-        if keys and classes.same and self._fit(keys, brought):
+        named = {key for key in keys if _named_classifier(key)}
+        rows = named or (set(keys) if len({key.rpartition(".")[0] for key in keys}) == 1 else None)
+        if keys and classes.fits(rows) and self._fit(keys, brought):
             self._copy(keys, brought)
-            classes.match(self.model, {key: brought[key] for key in keys})
+            classes.match(self.model, {key: brought[key] for key in keys}, rows)
             return keys
         if keys:
-            if not classes.same:
-                classes.say()
+            if not classes.fits(rows):
+                classes.say(rows)
             self.refused |= set(keys)
             self.spec.notes.append(f"left out of {self._file}, for other classes: {abbreviate(keys)}")
         return []
@@ -262,12 +266,18 @@ def _class_rows(model: nn.Module, part: Part, classes: int) -> set[str]:
     if not part.is_head:
         return set()
     inside = {id(inner) for module in attached(model)[-1].modules() for inner in module.modules()}
-    return {
+    wide = {
         f"{path}.{name}"
         for path, module in model.named_modules()
         if id(module) in inside and isinstance(module, nn.Linear) and module.out_features == classes
         for name, _ in module.named_parameters(recurse=False)
     }
+    # Another layer may have as many outputs by chance. One that nothing names is any of them.
+    return {key for key in wide if _named_classifier(key)} or wide
+
+
+def _named_classifier(key: str) -> bool:
+    return key.split(".")[-2] in ("class_fc", "word_fc")
 
 
 def _counted(keys: Iterable[str]) -> set[str]:

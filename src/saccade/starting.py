@@ -30,6 +30,7 @@ from .weights import find_weights, unfinished_note
 
 SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
 BACKBONE = "backbone."  # before the names of a backbone that has a dense task's head on it
+CLASSIFIERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # layers whose rows are outputs
 COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
 
 
@@ -143,8 +144,8 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
     host.load_state_dict(fit.weights, strict=False)
     dropped = fit.dropped
     loaded = [key for key in before if key in fit.weights]
-    if not dropped and loaded:
-        dropped = classes.match(host, before)
+    if loaded:
+        dropped = dropped + classes.match(host, before, class_rows(host, loaded, len(spec.outputs)))
     if fit.resampled:
         spec.notes.append(f"resampled from {file.name} to fit: {abbreviate(fit.resampled)}")
     if dropped:
@@ -307,42 +308,53 @@ class Classes:
     def __init__(self, about: Mapping[str, Any], spec: InputSpec, file: Path) -> None:
         names = about.get("outputs", about.get("classes"))
         self.task = about.get("task", "classify")
-        self.spec, self.said = spec, False
+        self.spec, self.file = spec, file
         self.same, self.order, self.note = True, None, ""
-        if not isinstance(names, list):
+        names = list(map(str, names)) if isinstance(names, list) else None
+        if names is None:
             if len(spec.outputs) > 1:
                 self.note = (
                     f"{file.name} does not name its {len(spec.outputs)} classes; they are taken for the data's, in "
                     f"this order: {abbreviate(spec.outputs)}"
                 )
-        elif self.task == spec.task and sorted(map(str, names)) == sorted(spec.outputs):
+        elif self.task == spec.task and sorted(names) == sorted(spec.outputs):
             if names != list(spec.outputs):
                 self.order = torch.tensor([names.index(output) for output in spec.outputs])
-                self.note = f"the classes of {file.name} are the data's in another order; its classifier was reordered"
         else:
             self.same = False
             self.note = f"{file.name} was trained for {abbreviate(names)}, the data is of {abbreviate(spec.outputs)}"
 
-    def match(self, model: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
+    def match(self, model: nn.Module, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
         """Bring tensors that were loaded to the data's classes, or put back what they were before.
 
+        Args:
+            rows: those that have a row for each class; None where that is not known for certain.
+
         Returns:
-            Those that are for other classes.
+            Those that are for other classes, or in an order that they cannot be brought to.
         """
-        self.say()
+        fits = self.fits(rows)
+        self.say(rows)
         own = model.state_dict()
         with torch.no_grad():
             for key, value in before.items():
-                if not self.same:
+                if not fits:
                     own[key].copy_(value)
-                elif self.order is not None and own[key].ndim and len(own[key]) == len(self.order):
+                elif self.order is not None and rows is not None and key in rows:
                     own[key].copy_(own[key][self.order])
-        return [] if self.same else list(before)
+        return [] if fits else list(before)
 
-    def say(self) -> None:
+    def fits(self, rows: set[str] | None) -> bool:
+        """Tell whether tensors of the file can answer for the data's classes, given those with a row for each."""
+        return self.same and (self.order is None or rows is not None)
+
+    def say(self, rows: set[str] | None) -> None:
         """Note the relation, once."""
-        self.spec.notes += [self.note] if self.note and not self.said else []
-        self.said = True
+        note = self.note
+        if self.order is not None:
+            done = "its head cannot be reordered and begins anew" if rows is None else "its classifier was reordered"
+            note = f"the classes of {self.file.name} are the data's in another order; {done}"
+        self.spec.notes += [note] if note and note not in self.spec.notes else []
 
 
 def _cfg(model: nn.Module) -> Mapping[str, Any]:
@@ -356,6 +368,24 @@ def heads_of(model: nn.Module) -> tuple[str, ...]:
         return model.classifier
     classifier = _cfg(model).get("classifier", "head") or "head"
     return (classifier,) if isinstance(classifier, str) else tuple(classifier)
+
+
+def class_rows(model: nn.Module, keys: Iterable[str], classes: int) -> set[str] | None:
+    """Return those of a model's tensors that have a row for each class; None where that is not certain.
+
+    A model may name the layers in its `class_layers`. Elsewhere each module of the classifier has one layer with as
+    many outputs as there are classes, and nothing else of that length: which is chance in a head with more in it.
+    """
+    own, keys = model.state_dict(), list(keys)
+    named = getattr(model, "class_layers", None)
+    found: set[str] = set()
+    for head in heads_of(model) if named is None else named:
+        wide = [key for key in keys if within(key, (head,)) and own[key].ndim and len(own[key]) == classes]
+        layers = {key.rpartition(".")[0] for key in wide}
+        if len(layers) > 1 or not all(isinstance(model.get_submodule(layer), CLASSIFIERS) for layer in layers):
+            return None
+        found |= set(wide)
+    return found or None
 
 
 def within(key: str, modules: Iterable[str]) -> bool:

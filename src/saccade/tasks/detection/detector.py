@@ -63,6 +63,9 @@ class Detector(OnPyramid):
         self.backbone = backbone
         self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
         self.default_cfg = {"classifier": ("head",)}
+        self.class_layers: tuple[
+            str, ...
+        ] = ()  # each head orders classes in its own way: by anchors, beside a background
         self.num_classes, self.num_features = num_classes, self.neck.channels[-1]
         self.multiple = self.neck.multiple
 
