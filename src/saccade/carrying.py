@@ -14,6 +14,7 @@ from .config import ConfigError
 from .data.spec import InputSpec
 from .data.split import abbreviate
 from .files import read_record
+from .metadata import PLUGIN_TEXT
 from .models import CheckpointError
 from .plugins import PLUGINS, attached
 from .plugins.pretrained import read_folder, recorded_plugins
@@ -21,6 +22,8 @@ from .plugins.trained import watched
 from .registry import option_defaults, option_hints, parse_options
 from .starting import COUNTER, Classes, Fit, Started, class_rows, heads_of, list_misfits, refuse_misfit, within
 from .tasks.hosting import PREFIX, Hosted
+
+SHOWN = 200  # characters of a plug-in's text in notes
 
 
 class Carrying:
@@ -49,9 +52,12 @@ class Carrying:
         asked, before = _read(text), self._tensors()
         said: list[str] = []
         shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
-        with watched(self.model, text, shape, said.append, classifier=self.started.own_classes):
+        alike = [part for part in self.parts if part.name == asked.name and not part.found]
+        had = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
+        # The features that were trained are those with the plug-in, if the file has it.
+        own = self.started.own_classes
+        with watched(self.model, text, shape, said.append, classifier=own, features=had is None):
             yield
-        had = next((part for part in self.parts if part.name == asked.name and not part.found), None)
         known = {id(value) for value in before.values()}
         brought = {key: value for key, value in self._tensors().items() if id(value) not in known}
         taken, new = self._take(brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=had is not None)
@@ -248,16 +254,19 @@ class Part:
 
 def _read(text: str) -> Part:
     """Return what settings or a stranger's file name."""
-    if len(text) > 200 or not text.isprintable():
-        text = ascii(text[:200])
-    name = text.partition(":")[0].strip()
+    given = text
+    if len(text) > PLUGIN_TEXT or not text.isprintable():
+        given = text = ascii(text[:SHOWN])
+    elif len(text) > SHOWN:
+        text = f"{text[:SHOWN]}..."
+    name = given.partition(":")[0].strip()
     try:
         made = PLUGINS.find(name)
-        hints = option_hints(made)
-        options: Any = option_defaults(made) | parse_options(text, PLUGINS, typed={"teacher": str, "maps": str})[1]
+        hints, typed = option_hints(made), {"teacher": str, "maps": str}
+        options: Any = option_defaults(made) | parse_options(given, PLUGINS, typed=typed)[1]
         options.pop("num_classes", None)
-    except (ConfigError, ValueError, TypeError):
-        return Part(text, name, text, on_model=True, is_head=False)
+    except (ConfigError, ValueError, TypeError, RecursionError, OverflowError):
+        return Part(text, name[:SHOWN], given, on_model=True, is_head=False)
     return Part(text, name, options, on_model=hasattr(made, "install"), is_head="num_classes" in hints)
 
 

@@ -1,10 +1,14 @@
 """What a plug-in learned goes with its backbone into another model, or is named as left behind."""
 
+import json
+
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from saccade.building import build_model, is_task, parse_plugin
+from saccade.carrying import _read
 from saccade.config import ModelConfig
 from saccade.data.spec import InputSpec
 from saccade.models import CheckpointError
@@ -437,3 +441,33 @@ def test_layers_as_wide_as_there_are_classes_are_not_reordered_with_the_classifi
         x = torch.randn(1, 3, 32, 32)
         with torch.no_grad():
             torch.testing.assert_close(model(x), source(x).flip(1))
+
+
+def test_a_plugin_given_twice_is_found_again_by_its_options(tmp_path):
+    asked, first = "extra_block:position=2", "extra_block:position=0"
+    file, _ = trained(tmp_path, "classify", asked)
+    with safe_open(file, framework="pt") as opened:
+        about = json.loads(opened.metadata()["saccade"])
+    about["model"]["plugins"] = [first, asked]  # as an earlier version allowed
+    save_file(load_file(file), file, metadata={"saccade": json.dumps(about)})
+    _, notes = started(file, "classify", asked)
+    assert f"{asked}: its parameters are taken over from {file.name}" in notes
+    assert any(f"was trained with {first}" in note for note in notes)
+    assert not any(f"was trained with {asked}" in note for note in notes)
+
+
+def test_a_long_plugin_is_read_whole_and_shortened_only_where_it_is_shown():
+    layers = ",".join(map(str, range(100)))
+    part = _read(f"squeeze:layers=[{layers}],reduction=4")
+    assert part.options["reduction"] == 4
+    assert len(part.text) < 210
+    assert not _read(f"squeeze:layers={'[' * 4000}").found
+    assert len(_read("x" * 5000).name) <= 200
+
+
+@pytest.mark.parametrize("had", ["broadcast", "broadcast:scale=true,position=mlp_mid"])
+def test_a_plugin_is_no_identity_for_weights_that_were_trained_with_another_of_its_kind(had, tmp_path):
+    file, _ = trained(tmp_path, "classify", had)
+    _, notes = started(file, "classify", "broadcast:scale=true")
+    assert any(note.startswith("broadcast:scale=true") and f"with {had}" in note for note in notes)
+    assert not any("identity" in note or "changes the features" in note for note in notes)
