@@ -118,7 +118,8 @@ def test_a_resumed_run_writes_its_file_anew_with_all_options(tmp_path):
 def test_second_order_heads_of_the_first_version_open_average_and_give_their_weights(plugin, tmp_path):
     spec = InputSpec(("a", "b", "c"), 3, 32, [0.5] * 3, [0.5] * 3)
     more = "," if plugin.rpartition(":")[2] and ":" in plugin else ":"
-    config = ModelConfig(name="test_vit", plugins=[f"{plugin.rstrip(':')}{more}head_dim=width"])
+    wide = {"embed_dim": 320, "num_heads": 2, "depth": 1}  # whose head was sized otherwise than it is now
+    config = ModelConfig(name="test_vit", plugins=[f"{plugin.rstrip(':')}{more}head_dim=width"], options=wide)
     model = build_model(config, spec, seed=0).eval()
     file = tmp_path / "model.safetensors"
     save_model(file, model.state_dict(), config, spec)
@@ -129,7 +130,7 @@ def test_second_order_heads_of_the_first_version_open_average_and_give_their_wei
         del about[name]
     save_file(load_file(file), file, metadata={"saccade": json.dumps(about)})
     mean = average_weights([file, file], tmp_path / "mean.safetensors")
-    config = ModelConfig(name="test_vit", plugins=config.plugins, checkpoint=str(file))
+    config = ModelConfig(name="test_vit", plugins=config.plugins, options=wide, checkpoint=str(file))
     again = build_model(config, InputSpec(("a", "b", "c"), 3, 32, [0.5] * 3, [0.5] * 3), seed=1).eval()
     with torch.no_grad():
         want = model(images())
