@@ -92,6 +92,11 @@ class Carrying:
             self._refuse_plugins(lost, name=name)
         if missing or mismatched or (surplus and not self.parts):
             refuse_misfit(self.started, lost, name=name)
+        if lacking := [key for key in self.started.lacking if self.prefix + key in own]:
+            self.spec.notes.append(
+                f"{self._file} is of the task {self.started.classes.task}, which takes off {abbreviate(lacking)}: "
+                "begins anew"
+            )
         for part in self.parts:
             if not part.found:
                 self.spec.notes.append(self._left(part))

@@ -14,7 +14,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .config import ConfigError, ModelConfig
+from .config import ConfigError, ModelConfig, short
 from .data.spec import InputSpec
 from .data.split import abbreviate
 from .earlier import restore_options
@@ -60,6 +60,7 @@ class Started:
     # those that were loaded, by their ids: kept, so that no other takes the id of one that a task's head needs not
     parameters: dict[int, Tensor] = field(default_factory=dict)
     own_classes: bool = True  # whether the host's classifier is the file's
+    lacking: list[str] = field(default_factory=list)  # of the host, which the task of the file takes off
 
     @property
     def plugins(self) -> list[str]:
@@ -132,14 +133,11 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
     weights, head = _split_head(host, read_checkpoint(file))
     fit = _fit(host, weights)
     heads, classes = heads_of(host), Classes(about, spec, file)
+    lacking: list[str] = []
     if head:
         pruned = _pruned(host)
-        lacking = [key for key in host.state_dict() if key not in fit.given and (key in pruned or within(key, heads))]
+        lacking += [key for key in host.state_dict() if key not in fit.given and (key in pruned or within(key, heads))]
         fit.missing = [key for key in fit.missing if key not in pruned]
-        if lacking:
-            spec.notes.append(
-                f"{file.name} is of the task {classes.task}, which takes off {abbreviate(lacking)}: begins anew"
-            )
     before = {key: value.clone() for key, value in host.state_dict().items() if within(key, heads)}
     host.load_state_dict(fit.weights, strict=False)
     dropped = fit.dropped
@@ -153,7 +151,8 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
     parameters: dict[int, Tensor] = {
         id(v): v for key, v in host.named_parameters() if key in fit.weights and key not in dropped
     }
-    return Started(file, host, about, fit, head, classes, parameters, own_classes=bool(loaded) and not dropped)
+    own_classes = bool(loaded) and not dropped
+    return Started(file, host, about, fit, head, classes, parameters, own_classes=own_classes, lacking=lacking)
 
 
 def _split_head(host: nn.Module, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -307,7 +306,7 @@ class Classes:
 
     def __init__(self, about: Mapping[str, Any], spec: InputSpec, file: Path) -> None:
         names = about.get("outputs", about.get("classes"))
-        self.task = about.get("task", "classify")
+        self.task = short(str(about.get("task", "classify")))
         self.spec, self.file = spec, file
         self.same, self.order, self.note = True, None, ""
         names = list(map(str, names)) if isinstance(names, list) else None
@@ -322,7 +321,9 @@ class Classes:
                 self.order = torch.tensor([names.index(output) for output in spec.outputs])
         else:
             self.same = False
-            self.note = f"{file.name} was trained for {abbreviate(names)}, the data is of {abbreviate(spec.outputs)}"
+            had, has = ("", "") if self.task == spec.task else (f"the task {self.task}: ", f"the task {spec.task}: ")
+            had, has = had + abbreviate(names), has + abbreviate(spec.outputs)
+            self.note = f"{file.name} was trained for {had}, the data is of {has}"
 
     def match(self, model: nn.Module, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
         """Bring tensors that were loaded to the data's classes, or put back what they were before.

@@ -471,3 +471,19 @@ def test_a_plugin_is_no_identity_for_weights_that_were_trained_with_another_of_i
     _, notes = started(file, "classify", "broadcast:scale=true")
     assert any(note.startswith("broadcast:scale=true") and f"with {had}" in note for note in notes)
     assert not any("identity" in note or "changes the features" in note for note in notes)
+
+
+@pytest.mark.parametrize(("other", "said"), [("segment", False), ("detect", False), ("classify", True)])
+def test_what_a_dense_task_took_off_is_named_only_where_the_model_has_it(other, said, tmp_path):
+    file, _ = trained(tmp_path, "segment", host="test_resnet")
+    _, notes = started(file, other, host="test_resnet")
+    taken = [note for note in notes if "which takes off" in note]
+    assert bool(taken) == said
+    assert all("fc.weight" in note for note in taken)
+
+
+def test_another_task_with_the_same_classes_is_named(tmp_path):
+    file, _ = trained(tmp_path, "classify")
+    spec = InputSpec(tuple("abc"), 3, 32, [0.5] * 3, [0.5] * 3, task="multilabel", extra={"fit": True})
+    build_model(config_for("classify", [], file), spec, seed=0)
+    assert any("trained for the task classify: 'a'" in n and "the task multilabel: 'a'" in n for n in spec.notes)
