@@ -4,7 +4,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +251,6 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
         own = isinstance(about["model"], Mapping) and kind.builds(str(about["model"].get("name")))
         config = check_model(about["model"], resolve=None if own else resolve_name)
         kind.check_spec(spec)
-        if "task" not in about:  # an earlier version's, which sized second-order heads by the tokens' width
-            config = replace(config, plugins=[_as_before(text) for text in config.plugins])
         model = build_model(config, spec, seed=0)
     try:
         model.load_state_dict(weights)
@@ -267,10 +264,3 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
         spec.notes.append(note)
         warnings.warn(note, stacklevel=2)
     return model.eval(), spec
-
-
-def _as_before(text: str) -> str:
-    name, options = parse_plugin(text)
-    if name != "second_order" or "head_dim" in options:
-        return text
-    return f"{text}{',' if ':' in text else ':'}head_dim=width"

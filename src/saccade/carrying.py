@@ -14,13 +14,16 @@ from .config import ConfigError
 from .data.spec import InputSpec
 from .data.split import abbreviate
 from .files import read_record
+from .metadata import PLUGIN_TEXT
 from .models import CheckpointError
 from .plugins import PLUGINS, attached
 from .plugins.pretrained import read_folder, recorded_plugins
 from .plugins.trained import watched
 from .registry import option_defaults, option_hints, parse_options
-from .starting import COUNTER, Classes, Fit, Started, heads_of, list_misfits, refuse_misfit, within
+from .starting import COUNTER, Classes, Fit, Started, class_rows, heads_of, list_misfits, refuse_misfit, within
 from .tasks.hosting import PREFIX, Hosted
+
+SHOWN = 200  # characters of a plug-in's text in notes
 
 
 class Carrying:
@@ -49,9 +52,12 @@ class Carrying:
         asked, before = _read(text), self._tensors()
         said: list[str] = []
         shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
-        with watched(self.model, text, shape, said.append, classifier=self.started.own_classes):
+        alike = [part for part in self.parts if part.name == asked.name and not part.found]
+        had = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
+        # The features that were trained are those with the plug-in, if the file has it.
+        own = self.started.own_classes
+        with watched(self.model, text, shape, said.append, classifier=own, features=had is None):
             yield
-        had = next((part for part in self.parts if part.name == asked.name and not part.found), None)
         known = {id(value) for value in before.values()}
         brought = {key: value for key, value in self._tensors().items() if id(value) not in known}
         taken, new = self._take(brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=had is not None)
@@ -86,6 +92,11 @@ class Carrying:
             self._refuse_plugins(lost, name=name)
         if missing or mismatched or (surplus and not self.parts):
             refuse_misfit(self.started, lost, name=name)
+        if lacking := [key for key in self.started.lacking if self.prefix + key in own]:
+            self.spec.notes.append(
+                f"{self._file} is of the task {self.started.classes.task}, which takes off {abbreviate(lacking)}: "
+                "begins anew"
+            )
         for part in self.parts:
             if not part.found:
                 self.spec.notes.append(self._left(part))
@@ -114,10 +125,12 @@ class Carrying:
             elif keys:
                 dropped += given
         self._copy([key for key in own if not within(key, heads) and self._fit([key], own)], own)
-        if not dropped and (loaded := [key for key in before if key in self.placed]):
-            dropped = self.started.classes.match(self.model, {key: before[key] for key in loaded})
-            for key in dropped:
+        if loaded := [key for key in before if key in self.placed]:
+            rows = class_rows(self.model, loaded, len(self.spec.outputs))
+            unfit = self.started.classes.match(self.model, {key: before[key] for key in loaded}, rows)
+            for key in unfit:
                 self.started.parameters.pop(id(own[key]), None)
+            dropped += unfit
         if dropped:
             self.refused |= set(dropped)
             self.spec.notes.append(
@@ -154,13 +167,15 @@ class Carrying:
     def _take_rows(self, keys: list[str], brought: dict[str, Any]) -> list[str]:
         """Copy what has a row for each class, if the file's are the data's."""
         classes = self.started.classes
-        if keys and classes.same and self._fit(keys, brought):
+        named = {key for key in keys if _named_classifier(key)}
+        rows = named or (set(keys) if len({key.rpartition(".")[0] for key in keys}) == 1 else None)
+        if keys and classes.fits(rows) and self._fit(keys, brought):
             self._copy(keys, brought)
-            classes.match(self.model, {key: brought[key] for key in keys})
+            classes.match(self.model, {key: brought[key] for key in keys}, rows)
             return keys
         if keys:
-            if not classes.same:
-                classes.say()
+            if not classes.fits(rows):
+                classes.say(rows)
             self.refused |= set(keys)
             self.spec.notes.append(f"left out of {self._file}, for other classes: {abbreviate(keys)}")
         return []
@@ -244,16 +259,19 @@ class Part:
 
 def _read(text: str) -> Part:
     """Return what settings or a stranger's file name."""
-    if len(text) > 200 or not text.isprintable():
-        text = ascii(text[:200])
-    name = text.partition(":")[0].strip()
+    given = text
+    if len(text) > PLUGIN_TEXT or not text.isprintable():
+        given = text = ascii(text[:SHOWN])
+    elif len(text) > SHOWN:
+        text = f"{text[:SHOWN]}..."
+    name = given.partition(":")[0].strip()
     try:
         made = PLUGINS.find(name)
-        hints = option_hints(made)
-        options: Any = option_defaults(made) | parse_options(text, PLUGINS, typed={"teacher": str, "maps": str})[1]
+        hints, typed = option_hints(made), {"teacher": str, "maps": str}
+        options: Any = option_defaults(made) | parse_options(given, PLUGINS, typed=typed)[1]
         options.pop("num_classes", None)
-    except (ConfigError, ValueError, TypeError):
-        return Part(text, name, text, on_model=True, is_head=False)
+    except (ConfigError, ValueError, TypeError, RecursionError, OverflowError):
+        return Part(text, name[:SHOWN], given, on_model=True, is_head=False)
     return Part(text, name, options, on_model=hasattr(made, "install"), is_head="num_classes" in hints)
 
 
@@ -262,12 +280,18 @@ def _class_rows(model: nn.Module, part: Part, classes: int) -> set[str]:
     if not part.is_head:
         return set()
     inside = {id(inner) for module in attached(model)[-1].modules() for inner in module.modules()}
-    return {
+    wide = {
         f"{path}.{name}"
         for path, module in model.named_modules()
         if id(module) in inside and isinstance(module, nn.Linear) and module.out_features == classes
         for name, _ in module.named_parameters(recurse=False)
     }
+    # Another layer may have as many outputs by chance. One that nothing names is any of them.
+    return {key for key in wide if _named_classifier(key)} or wide
+
+
+def _named_classifier(key: str) -> bool:
+    return key.split(".")[-2] in ("class_fc", "word_fc")
 
 
 def _counted(keys: Iterable[str]) -> set[str]:

@@ -8,6 +8,7 @@ from .config import read_yaml, short
 from .files import read_small
 from .metadata import constructor_options, takes
 from .models._identify import resolve_name
+from .registry import split_options
 from .weights import SOURCES
 
 SETTINGS, MOST = "config.yaml", 2**20  # of the run, beside its weights; bytes
@@ -21,6 +22,7 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
 
     Only files of earlier versions lack any. What is restored is checked as what a file says is.
     """
+    about = _with_head_dim(about)
     model = about.get("model")
     if about.get("version") is not None or not isinstance(model, dict):
         return dict(about), None
@@ -56,6 +58,24 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
     if gone:
         notes.append(f"{gone} cannot be restored, and the answers are not those of the model that was trained")
     return {**about, "model": {**model, "options": {**kept, **found}}}, ". ".join(notes)
+
+
+def _with_head_dim(about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a description with the size of second-order heads, which the first version took from the tokens' width."""
+    model = about.get("model")
+    plugins = model.get("plugins") if isinstance(model, dict) else None
+    if "task" in about or not isinstance(model, dict) or not isinstance(plugins, list):
+        return about
+    return {**about, "model": {**model, "plugins": [_as_before(text) for text in plugins]}}
+
+
+def _as_before(text: Any) -> Any:
+    name, _, options = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if name.strip() != "second_order" or "head_dim" in [
+        one.partition("=")[0].strip() for one in split_options(options)
+    ]:
+        return text
+    return f"{text}{',' if options.strip() else ':' if ':' not in text else ''}head_dim=width"
 
 
 def _settings(file: Path) -> Mapping[str, Any] | None:

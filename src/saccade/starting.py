@@ -14,7 +14,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .config import ConfigError, ModelConfig
+from .config import ConfigError, ModelConfig, short
 from .data.spec import InputSpec
 from .data.split import abbreviate
 from .earlier import restore_options
@@ -30,6 +30,7 @@ from .weights import find_weights, unfinished_note
 
 SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
 BACKBONE = "backbone."  # before the names of a backbone that has a dense task's head on it
+CLASSIFIERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # layers whose rows are outputs
 COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
 
 
@@ -59,6 +60,7 @@ class Started:
     # those that were loaded, by their ids: kept, so that no other takes the id of one that a task's head needs not
     parameters: dict[int, Tensor] = field(default_factory=dict)
     own_classes: bool = True  # whether the host's classifier is the file's
+    lacking: list[str] = field(default_factory=list)  # of the host, which the task of the file takes off
 
     @property
     def plugins(self) -> list[str]:
@@ -131,20 +133,17 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
     weights, head = _split_head(host, read_checkpoint(file))
     fit = _fit(host, weights)
     heads, classes = heads_of(host), Classes(about, spec, file)
+    lacking: list[str] = []
     if head:
         pruned = _pruned(host)
-        lacking = [key for key in host.state_dict() if key not in fit.given and (key in pruned or within(key, heads))]
+        lacking += [key for key in host.state_dict() if key not in fit.given and (key in pruned or within(key, heads))]
         fit.missing = [key for key in fit.missing if key not in pruned]
-        if lacking:
-            spec.notes.append(
-                f"{file.name} is of the task {classes.task}, which takes off {abbreviate(lacking)}: begins anew"
-            )
     before = {key: value.clone() for key, value in host.state_dict().items() if within(key, heads)}
     host.load_state_dict(fit.weights, strict=False)
     dropped = fit.dropped
     loaded = [key for key in before if key in fit.weights]
-    if not dropped and loaded:
-        dropped = classes.match(host, before)
+    if loaded:
+        dropped = dropped + classes.match(host, before, class_rows(host, loaded, len(spec.outputs)))
     if fit.resampled:
         spec.notes.append(f"resampled from {file.name} to fit: {abbreviate(fit.resampled)}")
     if dropped:
@@ -152,7 +151,8 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
     parameters: dict[int, Tensor] = {
         id(v): v for key, v in host.named_parameters() if key in fit.weights and key not in dropped
     }
-    return Started(file, host, about, fit, head, classes, parameters, own_classes=bool(loaded) and not dropped)
+    own_classes = bool(loaded) and not dropped
+    return Started(file, host, about, fit, head, classes, parameters, own_classes=own_classes, lacking=lacking)
 
 
 def _split_head(host: nn.Module, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -306,43 +306,56 @@ class Classes:
 
     def __init__(self, about: Mapping[str, Any], spec: InputSpec, file: Path) -> None:
         names = about.get("outputs", about.get("classes"))
-        self.task = about.get("task", "classify")
-        self.spec, self.said = spec, False
+        self.task = short(str(about.get("task", "classify")))
+        self.spec, self.file = spec, file
         self.same, self.order, self.note = True, None, ""
-        if not isinstance(names, list):
+        names = list(map(str, names)) if isinstance(names, list) else None
+        if names is None:
             if len(spec.outputs) > 1:
                 self.note = (
                     f"{file.name} does not name its {len(spec.outputs)} classes; they are taken for the data's, in "
                     f"this order: {abbreviate(spec.outputs)}"
                 )
-        elif self.task == spec.task and sorted(map(str, names)) == sorted(spec.outputs):
+        elif self.task == spec.task and sorted(names) == sorted(spec.outputs):
             if names != list(spec.outputs):
                 self.order = torch.tensor([names.index(output) for output in spec.outputs])
-                self.note = f"the classes of {file.name} are the data's in another order; its classifier was reordered"
         else:
             self.same = False
-            self.note = f"{file.name} was trained for {abbreviate(names)}, the data is of {abbreviate(spec.outputs)}"
+            had, has = ("", "") if self.task == spec.task else (f"the task {self.task}: ", f"the task {spec.task}: ")
+            had, has = had + abbreviate(names), has + abbreviate(spec.outputs)
+            self.note = f"{file.name} was trained for {had}, the data is of {has}"
 
-    def match(self, model: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
+    def match(self, model: nn.Module, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
         """Bring tensors that were loaded to the data's classes, or put back what they were before.
 
+        Args:
+            rows: those that have a row for each class; None where that is not known for certain.
+
         Returns:
-            Those that are for other classes.
+            Those that are for other classes, or in an order that they cannot be brought to.
         """
-        self.say()
+        fits = self.fits(rows)
+        self.say(rows)
         own = model.state_dict()
         with torch.no_grad():
             for key, value in before.items():
-                if not self.same:
+                if not fits:
                     own[key].copy_(value)
-                elif self.order is not None and own[key].ndim and len(own[key]) == len(self.order):
+                elif self.order is not None and rows is not None and key in rows:
                     own[key].copy_(own[key][self.order])
-        return [] if self.same else list(before)
+        return [] if fits else list(before)
 
-    def say(self) -> None:
+    def fits(self, rows: set[str] | None) -> bool:
+        """Tell whether tensors of the file can answer for the data's classes, given those with a row for each."""
+        return self.same and (self.order is None or rows is not None)
+
+    def say(self, rows: set[str] | None) -> None:
         """Note the relation, once."""
-        self.spec.notes += [self.note] if self.note and not self.said else []
-        self.said = True
+        note = self.note
+        if self.order is not None:
+            done = "its head cannot be reordered and begins anew" if rows is None else "its classifier was reordered"
+            note = f"the classes of {self.file.name} are the data's in another order; {done}"
+        self.spec.notes += [note] if note and note not in self.spec.notes else []
 
 
 def _cfg(model: nn.Module) -> Mapping[str, Any]:
@@ -356,6 +369,24 @@ def heads_of(model: nn.Module) -> tuple[str, ...]:
         return model.classifier
     classifier = _cfg(model).get("classifier", "head") or "head"
     return (classifier,) if isinstance(classifier, str) else tuple(classifier)
+
+
+def class_rows(model: nn.Module, keys: Iterable[str], classes: int) -> set[str] | None:
+    """Return those of a model's tensors that have a row for each class; None where that is not certain.
+
+    A model may name the layers in its `class_layers`. Elsewhere each module of the classifier has one layer with as
+    many outputs as there are classes, and nothing else of that length: which is chance in a head with more in it.
+    """
+    own, keys = model.state_dict(), list(keys)
+    named = getattr(model, "class_layers", None)
+    found: set[str] = set()
+    for head in heads_of(model) if named is None else named:
+        wide = [key for key in keys if within(key, (head,)) and own[key].ndim and len(own[key]) == classes]
+        layers = {key.rpartition(".")[0] for key in wide}
+        if len(layers) > 1 or not all(isinstance(model.get_submodule(layer), CLASSIFIERS) for layer in layers):
+            return None
+        found |= set(wide)
+    return found or None
 
 
 def within(key: str, modules: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import saccade
+from saccade.averaging import average_weights
 from saccade.building import build_model, load_model
 from saccade.config import ModelConfig, TrainConfig, overlay, to_yaml
 from saccade.data.spec import InputSpec
@@ -111,3 +112,28 @@ def test_a_resumed_run_writes_its_file_anew_with_all_options(tmp_path):
     forget(run / "model.safetensors", ["num_iter"])
     saccade.train(resume=run, quiet=True)
     assert torch.equal(opened_quietly(run)(torch.ones(1, 1, 32, 32)), before)
+
+
+@pytest.mark.parametrize("plugin", ["second_order", "second_order:beside=true", "second_order:"])
+def test_second_order_heads_of_the_first_version_open_average_and_give_their_weights(plugin, tmp_path):
+    spec = InputSpec(("a", "b", "c"), 3, 32, [0.5] * 3, [0.5] * 3)
+    more = "," if plugin.rpartition(":")[2] and ":" in plugin else ":"
+    wide = {"embed_dim": 320, "num_heads": 2, "depth": 1}  # whose head was sized otherwise than it is now
+    config = ModelConfig(name="test_vit", plugins=[f"{plugin.rstrip(':')}{more}head_dim=width"], options=wide)
+    model = build_model(config, spec, seed=0).eval()
+    file = tmp_path / "model.safetensors"
+    save_model(file, model.state_dict(), config, spec)
+    with safe_open(file, framework="pt") as opened:
+        about = json.loads(opened.metadata()["saccade"])
+    about["model"]["plugins"] = [plugin]
+    for name in ("version", "task"):
+        del about[name]
+    save_file(load_file(file), file, metadata={"saccade": json.dumps(about)})
+    mean = average_weights([file, file], tmp_path / "mean.safetensors")
+    config = ModelConfig(name="test_vit", plugins=config.plugins, options=wide, checkpoint=str(file))
+    again = build_model(config, InputSpec(("a", "b", "c"), 3, 32, [0.5] * 3, [0.5] * 3), seed=1).eval()
+    with torch.no_grad():
+        want = model(images())
+        assert torch.equal(again(images()), want)
+        for path in (file, mean):
+            assert torch.equal(load_model(path)[0](images()), want)

@@ -12,7 +12,13 @@ SAME = 1e-4  # of the features' size: what another order of sums may change
 
 @contextmanager
 def watched(
-    model: Any, text: str, shape: tuple[int, ...], say: Callable[[str], None], *, classifier: bool
+    model: Any,
+    text: str,
+    shape: tuple[int, ...],
+    say: Callable[[str], None],
+    *,
+    classifier: bool,
+    features: bool = True,
 ) -> Iterator[None]:
     """Attach a plug-in inside of this, and hear whether what trained weights compute is the same as before.
 
@@ -20,8 +26,9 @@ def watched(
         model: with trained weights; its mode and the state of chance are left as they are.
         shape: of an image, C, H, W.
         classifier: whether the model's classifier is a trained one, too.
+        features: whether the weights were trained for what the model computes without the plug-in.
     """
-    before, known = _features(model, shape), _classifier(model)
+    before, known = _features(model, shape) if features else None, _classifier(model)
     yield
     if classifier and _classifier(model) != known:
         say(f"{text} puts a new classifier in the place of the trained one; {_with(text, 'beside=true')} keeps it")

@@ -63,6 +63,8 @@ class Detector(OnPyramid):
         self.backbone = backbone
         self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
         self.default_cfg = {"classifier": ("head",)}
+        # Each head orders classes in its own way, by anchors or beside a background: none has just a row for each.
+        self.class_layers: tuple[str, ...] = ()
         self.num_classes, self.num_features = num_classes, self.neck.channels[-1]
         self.multiple = self.neck.multiple
 

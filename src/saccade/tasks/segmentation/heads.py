@@ -54,6 +54,7 @@ class Segmenter(OnPyramid):
         made = HEADS.find(name)(channels=tuple(pyramid.channels), **options)
         self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
         self.default_cfg = {"classifier": ("decoder", "classifier", "auxiliary")}  # what other classes leave as it is
+        self.class_layers = ("classifier.1", "auxiliary.4")  # with a row for each class
         self.num_classes, self.num_features, self.side = num_classes, pyramid.channels[-1], side
         self.multiple = pyramid.multiple * made.cells
         self.backbone, self.neck = backbone, pyramid
