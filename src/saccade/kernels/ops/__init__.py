@@ -1,0 +1,1 @@
+"""Operators: a schema, a reference in plain PyTorch, gradients, and the device code that computes them."""

@@ -1,0 +1,36 @@
+"""Which kernels may run: `--kernels`, `engine.kernels`, or SACCADE_KERNELS in the environment."""
+
+import difflib
+import os
+from collections.abc import Sequence
+
+VARIABLE = "SACCADE_KERNELS"
+
+
+def chosen(use: str, known: Sequence[str]) -> frozenset[str]:
+    """Return the names that a value stands for.
+
+    Args:
+        use: "auto", "off", "gelu,attention" (these alone) or "-gelu" (all others); "auto" asks the environment first.
+        known: every name there is.
+    """
+    asked = os.environ.get(VARIABLE, "").strip() if use == "auto" else ""
+    source = f"{VARIABLE}={asked!r}" if asked else f"kernels={use!r}"
+    words = [word.strip() for word in (asked or use).split(",") if word.strip()]
+    if words in ([], ["auto"]):
+        return frozenset(known)
+    if words == ["off"]:
+        return frozenset()
+    left_out = {word[1:] for word in words if word.startswith("-")}
+    alone = {word for word in words if not word.startswith("-")}
+    for name in sorted(left_out | alone):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(
+                f"{source} was given, and there is no kernel {name!r}; {hint}'auto' and 'off' stand alone, others are "
+                f"{', '.join(known)}, each with a - before it to leave it out"
+            )
+    if left_out and alone:
+        raise ValueError(f"{source} was given; name either what is to run or, each with a -, what is not")
+    return frozenset(alone) if alone else frozenset(known) - left_out

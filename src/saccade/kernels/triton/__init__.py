@@ -1,0 +1,1 @@
+"""GPU code in Triton, plain functions until a kernel is first used."""
