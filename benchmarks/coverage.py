@@ -19,8 +19,8 @@ import simulate
 import verdicts
 from scipy import optimize, special, stats
 
-from saccade.comparison.paired import paired_difference, statistic_difference
-from saccade.comparison.spread import MeanSquares, Spread, mean_squares, paired_spread, unpaired_spread
+from saccade.statistics import paired_difference, statistic_difference
+from saccade.statistics.spread import MeanSquares, Spread, mean_squares, paired_spread, unpaired_spread
 from saccade.tasks.multilabel.metrics import mean_average_precision
 
 SEEDS, IMAGES = (3, 5, 10), (200, 1000, 10000)

@@ -12,7 +12,7 @@ share no image. A design is FOLDSxSEEDSxCUTS: so many folds, trainings of each f
 Learners, all on fixed features of the images: ridge regression from weak to strong, the means of the classes, the
 nearest neighbour; and, with draws of their own, ridge regression on some of the features and small networks.
 Intervals: the plain t that takes every result (a fold, seed and cut) for independent; the plain t over folds, seeds
-averaged; Nadeau and Bengio's, for several cuts as Bouckaert and Frank have it; that of `saccade.comparison.folded`.
+averaged; Nadeau and Bengio's, for several cuts as Bouckaert and Frank have it; that of `saccade.statistics.folds`.
 """
 
 import argparse
@@ -28,9 +28,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from saccade.comparison.folded import Folds, folded_spread
 from saccade.data.open import open_data
 from saccade.data.source import Source
+from saccade.statistics.folds import Folds, folded_spread
 
 PAIRS = {  # learner a, learner b
     "ridge, weak and strong": ("ridge:30", "ridge:0.3"),

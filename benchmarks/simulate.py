@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from saccade.comparison.spread import MeanSquares
+from saccade.statistics.spread import MeanSquares
 
 Simulated = Callable[..., tuple[np.ndarray, np.ndarray]]
 

@@ -5,7 +5,7 @@
 An arm's score is a curve over the candidates (a parabola over doublings of the rate, the peak drawn anew each time)
 and noise of the trial; the longer trials of the second round scatter less. Settings are chosen by
 `saccade.tuning.choice`, or by each arm's own best (what one would do without it). Then each arm is trained with five
-fresh seeds on its settings, a validation sample scores right or wrong, and `saccade.comparison.paired_difference`
+fresh seeds on its settings, a validation sample scores right or wrong, and `saccade.statistics_difference`
 judges. A false alarm is an interval without zero. Promised: at most 5 % of the comparison and 1 % of the choice.
 """
 
@@ -13,7 +13,7 @@ import argparse
 
 import numpy as np
 
-from saccade.comparison.paired import paired_difference
+from saccade.statistics import paired_difference
 from saccade.training.trial import Trial
 from saccade.tuning.choice import ALARM, choose
 from saccade.tuning.search import Attempt

@@ -11,10 +11,17 @@ import numpy as np
 import simulate
 from scipy import special
 
-from saccade.comparison.difference import judge, spent
-from saccade.comparison.paired import paired_difference, paired_scores, statistic_difference
-from saccade.comparison.spread import mean_squares, paired_spread
-from saccade.comparison.stability import Stability, find_diverged, weigh
+from saccade.comparison.diverged import find_diverged
+from saccade.statistics import (
+    Stability,
+    alpha_share,
+    judge,
+    paired_difference,
+    paired_scores,
+    statistic_difference,
+    weigh,
+)
+from saccade.statistics.spread import mean_squares, paired_spread
 from saccade.tasks.classification.metrics import calibration_error
 from saccade.tasks.metric import MetricSpec
 
@@ -91,7 +98,7 @@ def judged(a: np.ndarray, b: np.ndarray, kept: np.ndarray) -> tuple[str, str]:
     usual = float(np.median([*first.mean(1), *second.mean(1)]))
     diverged = find_diverged(scores, {}, usual=usual, metric=ACCURACY, samples=a.shape[1])
     before = "helps" if found.p_value < 0.05 and found.mean > 0 else "other"
-    if found.p_value >= 0.05 * spent(1):  # nothing else can follow, and how many seeds to add takes long to find
+    if found.p_value >= 0.05 * alpha_share(1):  # nothing else can follow, and how many seeds to add takes long to find
         return before, "unstable" if diverged else "cannot tell"
     arm = Stability.count(int(kept.sum()), int((~kept).sum()), diverged)
     worth = (max(float(second.mean()) - 0.1, 0.0), max(float(first.mean()) - 0.1, 0.0))
@@ -189,7 +196,7 @@ def sequential(experiments: int, counts: tuple[int, ...], sds: Any, rng: np.rand
         for look, count in enumerate(counts, 1):
             ms = mean_squares(d[:, :count])
             spread = paired_spread(ms, seeds=count, samples=200)
-            plain, half = spread.half_width(0.95), spread.half_width(1 - 0.05 * spent(look))
+            plain, half = spread.half_width(0.95), spread.half_width(1 - 0.05 * alpha_share(look))
             away = np.abs(ms.mean) - 1e-12
             alarm |= away > plain
             covered = np.where(stopped, covered, away <= half)

@@ -100,7 +100,7 @@ HOMES = {
 }
 PACKAGES = (
     *("comparison", "data", "deployment", "evaluation", "explanation", "layers"),
-    *("models", "plugins", "report", "tasks", "training", "tuning"),
+    *("models", "plugins", "report", "statistics", "tasks", "training", "tuning"),
 )
 
 

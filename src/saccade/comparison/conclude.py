@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from .difference import Difference, judge
+from ..statistics.difference import Difference
+from ..statistics.multiplicity import judge
+from ..statistics.stability import Stability, weigh
 from .evidence import find_unaffected
 from .findings import ArmResult
 from .folder import Folder
@@ -12,7 +14,6 @@ from .measure import Measure
 from .plan import Note, PlannedArm
 from .ready import Ready
 from .result import Comparison
-from .stability import Stability, weigh
 from .worker import Outcome
 
 

@@ -12,13 +12,15 @@ import rich.console
 from ..config import ConfigError, flatten
 from ..files import write_text
 from ..runs import Run
+from ..statistics.difference import Difference
+from ..statistics.folds import Folds
+from ..statistics.jackknife import pseudo_values
+from ..statistics.macro import macro_values
+from ..statistics.paired import from_differences
 from ..tasks.metric import GROUP, MetricSpec
 from .cut import Cut
-from .difference import Difference
 from .evidence import Evidence, common_places, per_sample
-from .folded import Folds
 from .folder import is_finished, slug
-from .paired import from_differences, macro_values, pseudo_values
 from .planning import Planner
 from .ready import Ready
 from .request import Request

@@ -14,10 +14,10 @@ from ..data.folds import choose_folds
 from ..data.open import Data
 from ..runs import Run
 from ..scores import Scores
+from ..statistics.folds import Folds
 from ..tasks.metric import GROUP
 from ..weights import save_tensors
 from .evidence import Evidence, read_evidence
-from .folded import Folds
 
 STRIDE = 100_003  # between the seeds of a seed's trainings, so that no two of them draw alike
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from ..statistics.difference import Difference, Verdict
+from ..statistics.multiplicity import Judgement
+from ..statistics.ratio import Ratio
+from ..statistics.stability import Stability
 from ..tasks.metric import MetricSpec
 from ..wording import count_of
-from .difference import Difference, Judgement, Verdict
 from .evidence import Unaffected
-from .paired import Ratio
 from .plan import Note, Plan
 from .request import find_metric
-from .stability import Stability
 from .tuned import TunedArms
 
 

@@ -5,25 +5,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..data.source import Source
+from ..statistics.difference import Difference
+from ..statistics.inputs import right_or_wrong
+from ..statistics.jackknife import statistic_difference
+from ..statistics.macro import macro_difference
+from ..statistics.multiplicity import holm
+from ..statistics.paired import Seeds, Terms, paired_difference, paired_scores, unpaired_difference
+from ..statistics.ratio import ratio_interval
+from ..statistics.stability import Stability
 from ..tasks.metric import GROUP, MetricSpec
-from .difference import Difference
+from .diverged import find_diverged
 from .evidence import Evidence, common_places, per_sample, same_samples
-from .exact import holm
 from .findings import ClassDifference, Cost, Disagreement
-from .paired import (
-    Seeds,
-    Terms,
-    macro_difference,
-    paired_difference,
-    paired_scores,
-    ratio_interval,
-    right_or_wrong,
-    statistic_difference,
-    unpaired_difference,
-)
 from .plan import Note, PlannedArm
 from .request import Question, find_metric
-from .stability import Stability, find_diverged
 
 SHOWN = 10  # images an arm, gains and losses each
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..durations import say_duration
+from ..statistics.multiplicity import alpha_share
+from ..statistics.planning import plan_detectable
 from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
 from ..wording import count_of
-from .difference import plan_detectable, spent
 from .snapshot import Check
 
 ASSUMED_ACCURACY = 0.8
@@ -173,7 +174,7 @@ def estimate_detectable(
 
     Args:
         metric: that runs are judged by; only of a share of right answers this can be said before any run.
-        look: at results with these seeds; see `spent`.
+        look: at results with these seeds; see `alpha_share`.
         scores: of finished runs of the reference, if there are any.
     """
     if seeds < 2 or samples < 2:
@@ -188,4 +189,4 @@ def estimate_detectable(
         how = f"{article} {metric.words} of {accuracy:.0%} as in {count_of(len(scores), 'finished run')}"
     how += "; arms that vary by half a point from seed to seed"
     how += f"; corrected for {arms} arms" if arms > 1 else ""
-    return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 * spent(look) / max(arms, 1)), how
+    return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 * alpha_share(look) / max(arms, 1)), how

@@ -12,10 +12,10 @@ from ..config import ConfigError, DataConfig
 from ..durations import parse_duration
 from ..ranges import require_number
 from ..runs import require_apart
+from ..statistics.folds import Folds
 from ..tasks.metric import MetricSpec
 from ..training.recipes import SHORT_FLAGS, gather_settings
 from .arms import Arm, parse_arm, parse_arms
-from .folded import Folds
 from .folder import MACHINE, slug
 
 MOST_SEEDS = 10_000

@@ -9,10 +9,10 @@ from ..durations import say_duration
 from ..report.document import TEXT, Block, Code, Name, Span, Table, Text
 from ..report.markup import shorten
 from ..report.page import grid
+from ..statistics.difference import Difference
 from ..tuning.report import axis_chart, best_by_value
 from ..tuning.space import say_value
 from ..wording import count_of
-from .difference import Difference
 from .findings import ClassDifference, Cost, Disagreement, Findings
 from .tuned import TunedArms, promise
 from .words import NAME, capital

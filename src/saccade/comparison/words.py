@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from ..report.document import Name, Table
 from ..report.markup import shorten
-from ..report.tally import wilson
-from .difference import Difference, Judgement, out_of_reach, same_everywhere_hides
+from ..statistics.difference import Difference, same_everywhere_hides
+from ..statistics.multiplicity import Judgement
+from ..statistics.planning import out_of_reach
+from ..statistics.proportion import wilson
 from .findings import ArmResult, Findings
 
 NAME = 80  # characters of an arm's or a class' name

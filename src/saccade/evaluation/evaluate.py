@@ -9,8 +9,8 @@ from typing import Any
 from ..data.image import Fault, count_bad
 from ..data.source import Source
 from ..data.split import abbreviate
+from ..statistics.bootstrap import RESAMPLES, Resampled, ResampledDifference
 from .asking import Bars, FramedImages, ask_all
-from .bootstrap import RESAMPLES, Difference, Resampled
 from .classes.attacks import Attack
 from .classes.judge import ClassJudge
 from .classes.options import ClassOptions, read_options
@@ -178,7 +178,7 @@ def _chosen(
     return replace(samples, places=chosen if len(chosen) < len(source) else None, notes=tuple(notes))
 
 
-def _differences(judges: Sequence[Judge], numbers: Sequence[Mapping[str, Resampled]]) -> list[Difference]:
+def _differences(judges: Sequence[Judge], numbers: Sequence[Mapping[str, Resampled]]) -> list[ResampledDifference]:
     """Return how every other model differs from the first, over the same resamples."""
     base, reference = numbers[0], judges[0].model.name
     return [

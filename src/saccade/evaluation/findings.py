@@ -6,8 +6,8 @@ from typing import Any
 
 from ..report.page import Section
 from ..report.tally import Bin, Score
+from ..statistics.bootstrap import Estimate, ResampledDifference
 from ..tasks.metric import MetricSpec
-from .bootstrap import Difference, Estimate
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Findings:
     """
 
     runs: dict[str, Evaluated]
-    differences: list[Difference]
+    differences: list[ResampledDifference]
     data: str
     samples: int
     fingerprint: str
@@ -92,7 +92,7 @@ class Findings:
         """Return a run's numbers, such as `top1` and `robust.mean_corruption_top1`, the first run's by default."""
         return {key: found.value for key, found in self.run(name).metrics.items()}
 
-    def difference(self, name: str, metric: str | None = None) -> Difference:
+    def difference(self, name: str, metric: str | None = None) -> ResampledDifference:
         """Return how much higher a number, the primary one by default, is for a run than for the reference."""
         metric = metric or self.primary.name
         for found in self.differences:

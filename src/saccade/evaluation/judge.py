@@ -1,6 +1,6 @@
 """What one model's answers come to, clean and under every condition, by the metrics of its task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -12,8 +12,17 @@ from ..data.feed import Batch
 from ..data.source import Source
 from ..data.split import abbreviate
 from ..report.page import Section
-from ..tasks.metric import Metrics, MetricSpec
-from .bootstrap import Resampled, Statistic, fewer, over_all, resample, resample_means, statistic_of
+from ..statistics.bootstrap import (
+    Resampled,
+    Statistic,
+    fewer,
+    group_mean,
+    over_all,
+    record_statistic,
+    resample,
+    resample_means,
+)
+from ..tasks.metric import GROUP, Metrics, MetricSpec
 from .classes.options import ClassOptions
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError
 from .robust import Condition, add_means, mean_name
@@ -156,3 +165,10 @@ class Judge:
     def notes(self) -> list[str]:
         """Return remarks on what was found."""
         return []
+
+
+def statistic_of(spec: MetricSpec, columns: Mapping[str, np.ndarray]) -> Statistic:
+    """Return a metric that is no mean over samples as a statistic."""
+    if spec.by_group:
+        return group_mean(columns[spec.column], columns[GROUP])
+    return record_statistic(columns[spec.column], lambda records: spec.combine({spec.column: records}))

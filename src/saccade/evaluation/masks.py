@@ -7,8 +7,8 @@ import numpy as np
 from ..data.source import Source
 from ..report.markup import Html
 from ..report.page import Section
+from ..statistics.bootstrap import Resampled, average
 from ..tasks.page import Shown
-from .bootstrap import Resampled, average
 from .judge import CLEAN, Judge
 from .opening import EvaluatedModel
 from .robust import PERTURBATIONS, Condition, perturbations

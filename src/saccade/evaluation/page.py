@@ -6,8 +6,8 @@ from dataclasses import replace
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, next_section, paragraph, render_page, table
 from ..report.rows import Interval, interval_chart
+from ..statistics.bootstrap import ResampledDifference, fewer
 from ..tasks.task import TASKS
-from .bootstrap import Difference, fewer
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
 from .page_parts import (
@@ -102,7 +102,7 @@ def _sentence(result: Findings) -> str:
     return text
 
 
-def _verdict(found: Difference, result: Findings) -> str:
+def _verdict(found: ResampledDifference, result: Findings) -> str:
     spec = result.specs[found.metric]
     better = "better" if (found.value > 0) == spec.larger_is_better else "worse"
     sure = f"{better} by more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
@@ -177,7 +177,7 @@ def _method_section(result: Findings) -> Section:
     return Section("method", "How it was measured", tag("ul", *(tag("li", line) for line in lines if line)))
 
 
-def _counts(found: Difference) -> str:
+def _counts(found: ResampledDifference) -> str:
     if found.p_value is None:
         return ""
     p = f"p = {found.p_value:.3f}" if found.p_value >= 0.001 else "p < 0.001"

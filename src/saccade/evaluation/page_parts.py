@@ -7,8 +7,8 @@ from ..report.chart import line_chart
 from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, grid, paragraph, table
+from ..statistics.bootstrap import Estimate, ResampledDifference
 from ..tasks.metric import MetricSpec
-from .bootstrap import Difference, Estimate
 from .corruptions import CORRUPTIONS, SEVERITIES
 from .findings import Findings
 from .robust import CENTRE, DROPPED, PERTURBATIONS, PIECES, mean_name
@@ -65,7 +65,7 @@ def change(value: float, spec: MetricSpec) -> str:
     return f"{value:+.4g}".replace("-", "\u2212") + (f" {spec.unit}" if spec.unit else "")
 
 
-def change_ends(found: Difference, spec: MetricSpec) -> str:
+def change_ends(found: ResampledDifference, spec: MetricSpec) -> str:
     """Return both ends of a difference's interval."""
     bare = replace(spec, unit="")
     return f"{change(found.low, bare)} to {change(found.high, bare)}"

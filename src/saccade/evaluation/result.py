@@ -9,8 +9,8 @@ from ..files import OwnFolder, whole_folder, write_text
 from ..report.page import show_table
 from ..report.plain import to_json
 from ..report.tally import Score
+from ..statistics.bootstrap import Estimate
 from ..tasks.metric import MetricSpec
-from .bootstrap import Estimate
 from .findings import Findings
 from .page import render
 from .robust import mean_name

@@ -11,7 +11,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from .bootstrap import Resampled, average
+from ..statistics.bootstrap import Resampled, average
 from .corruptions import CORRUPTIONS, SEVERITIES, corrupt
 
 CENTRE = (0.1, 0.25, 0.5)  # shares of the area; a quarter is the 112 x 112 of 224 of the CB paper's Table 8

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..statistics.proportion import wilson
 from .chart import line_chart
 from .heat import heat_map
 from .markup import Html, join, shorten
 from .page import Section, fold, grid, paragraph, table
 from .rows import Interval, share_chart
-from .tally import Answered, Bin, Score, calibration, class_scores, confused_pairs, confusion, wilson
+from .tally import Answered, Bin, Score, calibration, class_scores, confused_pairs, confusion
 
 MANY = 40  # classes beyond which not all are shown at once
 WORST, BEST = 20, 5

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+
+from ..statistics.proportion import wilson
 
 
 @dataclass(frozen=True)
@@ -61,27 +62,6 @@ class Bin(NamedTuple):
     confidence: float
     correct: int
     samples: int
-
-
-def wilson(correct: int, count: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval of a share; 0 to 1 where nothing was counted."""
-    if not 0 <= correct <= count:
-        raise ValueError(f"{correct} right answers of {count} were given; they are from 0 to {count}")
-    if count == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, part = correct / count, z * z / count
-    middle = (share + part / 2) / (1 + part)
-    reach = z / (1 + part) * math.sqrt(share * (1 - share) / count + part / (4 * count))
-    # The ends are exact at none and at all, where rounding would leave a hair.
-    return (0.0 if correct == 0 else middle - reach), (1.0 if correct == count else middle + reach)
-
-
-def sign_test(wins: int, losses: int) -> float:
-    """Return the exact two-sided p-value of wins and losses by a fair coin; of two models' answers, McNemar's."""
-    from scipy.special import bdtr
-
-    return float(min(2 * bdtr(min(wins, losses), wins + losses, 0.5), 1)) if wins + losses else 1.0  # both tails
 
 
 def class_scores(answered: Answered, classes: Sequence[str]) -> list[Score]:

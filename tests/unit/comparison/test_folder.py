@@ -104,3 +104,17 @@ def test_a_setting_that_came_later_tells_runs_apart_only_where_it_is_given():
     assert "augment.erase_kind" in later
     assert config_hash(TrainConfig()) == "4aecb0ea3d"
     assert config_hash(overlay(TrainConfig(), {"augment.erase_kind": "pixel"})) != "4aecb0ea3d"
+
+
+def test_looks_are_counted_in_the_folder_and_the_same_seeds_are_the_same_look(tmp_path):
+    folder = Folder(tmp_path)
+    folder.write({"arms": {}}, {})
+    assert [folder.count_look(seeds) for seeds in ((0, 1), (1, 0), (0, 1, 2), (0, 1), (0, 1, 2, 3))] == [1, 1, 2, 1, 3]
+    assert folder.record()["looks"] == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_a_look_from_before_looks_were_counted_is_counted(tmp_path):
+    folder = Folder(tmp_path)
+    folder.write({"arms": {}}, {})
+    folder.result_file.write_text('{"reference": "base", "arms": [{"name": "base", "seeds": [0, 1]}]}')
+    assert folder.count_look((0, 1, 2)) == 2

@@ -3,10 +3,10 @@ import pytest
 
 from saccade.comparison.evidence import epoch_seconds, per_sample, read_evidence, same_samples
 from saccade.comparison.measure import Measure
-from saccade.comparison.paired import paired_difference, paired_scores, unpaired_difference
 from saccade.comparison.plan import PlannedArm
 from saccade.comparison.request import Request, ask, find_metric
 from saccade.data.targets import ClassTargets
+from saccade.statistics import paired_difference, paired_scores, unpaired_difference
 from saccade.tasks.classification.metrics import metric_specs
 from support.comparisons import write_run
 

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from saccade.comparison import compare as comparing
-from saccade.comparison.difference import judge
 from saccade.comparison.findings import ArmResult, ClassDifference, Cost, Disagreement
-from saccade.comparison.paired import paired_difference, paired_scores, ratio_interval
 from saccade.comparison.plan import Note, Plan, PlannedArm
 from saccade.comparison.report import render_report, repeat_command, write_report
 from saccade.comparison.result import Comparison
 from saccade.comparison.snapshot import Check
 from saccade.config import parse_settings
 from saccade.data.source import ArraySource
+from saccade.statistics import judge, paired_difference, paired_scores, ratio_interval
 from saccade.tasks import MetricSpec
 from saccade.tasks.classification.metrics import metric_specs
 from saccade.tasks.multilabel.metrics import metric_specs as label_specs
@@ -329,7 +328,7 @@ def test_numbers_with_a_unit_are_told_in_it():
 
 
 def test_an_unstable_arm_is_called_so_and_told_how_often_it_failed():
-    from saccade.comparison.stability import Stability, weigh
+    from saccade.statistics import Stability, weigh
 
     judged = judge({"better": paired_difference(CORRECT["base"], CORRECT["better"])})["better"]
     went, base = Stability.count(3, 2), Stability.count(3, 0)

@@ -11,8 +11,8 @@ from saccade.comparison import timing
 from saccade.comparison.compare import compare, plan_comparison
 from saccade.comparison.evidence import read_evidence
 from saccade.comparison.measure import Measure
-from saccade.comparison.paired import statistic_difference
 from saccade.comparison.request import Request, ask
+from saccade.statistics import statistic_difference
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from saccade.training.pace import Pace
 from support.comparisons import TINY

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from saccade.evaluation.bootstrap import mean_of, over_all
 from saccade.evaluation.classes.measures import (
     by_class,
     expected_calibration_error,
@@ -12,6 +11,7 @@ from saccade.evaluation.classes.measures import (
     reliability,
     set_statistics,
 )
+from saccade.statistics.bootstrap import mean_of, over_all
 
 
 def answers_of(shares, labels):

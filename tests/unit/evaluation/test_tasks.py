@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import saccade
-from saccade.evaluation.bootstrap import fewer
 from saccade.evaluation.evaluate import evaluate
 from saccade.evaluation.opening import EvaluationError
 from saccade.runs import Run
+from saccade.statistics.bootstrap import fewer
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from support.golden import FOLDER
 from support.lists import write_images, write_list, write_task_lists

@@ -8,7 +8,8 @@ from saccade.report.class_sections import (
     class_section,
     confusion_section,
 )
-from saccade.report.tally import Answered, wilson
+from saccade.report.tally import Answered
+from saccade.statistics import wilson
 from saccade.tasks.classification.page import image_section
 from saccade.tasks.page import IMAGES, Shown
 from support.markup import parse

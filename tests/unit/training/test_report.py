@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from saccade.config import TrainConfig, overlay
 from saccade.data.open import Data
 from saccade.data.source import ArraySource, FileSource
-from saccade.report.tally import wilson
 from saccade.runs import Run
+from saccade.statistics import wilson
 from saccade.tasks.classification.metrics import ClassificationMetrics
 from saccade.training import train as training
 from saccade.training.recipes import configure

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...data.feed import Batch
 from ...data.source import Source
+from ...statistics.bootstrap import Resampled, resample_means
 from ...tasks.metric import MetricSpec
-from ..bootstrap import Resampled, resample_means
 from ..judge import CLEAN, Judge
 from ..opening import EvaluatedModel, EvaluatedSet, EvaluationError
 from ..robust import add_means, mean_name

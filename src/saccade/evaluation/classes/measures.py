@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...report.tally import Answered, Bin, Score, calibration, class_scores, confidence_bin
-from ..bootstrap import Statistic, group_mean, one_hot
+from ...statistics.bootstrap import Statistic, group_mean, one_hot
 
 BINS = 15
 ROWS = 4096  # images whose shares are held at a time

@@ -8,7 +8,8 @@ from ...report.axes import number
 from ...report.class_sections import NAME, calibration_section, class_section, confusion_section
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph
-from ...report.tally import Answered, wilson
+from ...report.tally import Answered
+from ...statistics.proportion import wilson
 from ..page import Page, Shown, no_images, worst_section
 
 ABOUT_INTERVAL = (

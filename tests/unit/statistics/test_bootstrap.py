@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from saccade.evaluation import bootstrap
-from saccade.evaluation.bootstrap import estimate, interval, mcnemar, mean_of, resample, statistic_of
-from saccade.report.tally import wilson
-from saccade.tasks.metric import GROUP, MetricSpec
+from saccade.statistics import bootstrap, wilson
+from saccade.statistics.bootstrap import estimate, interval, mean_of, resample
 
 
 def test_interval_of_a_share_is_about_the_normal_one():
@@ -51,21 +49,3 @@ def test_images_that_all_agree_get_wilsons_interval():
     found = estimate(1.0, drawn, scores)
     assert (found.low, found.high) == pytest.approx(wilson(20, 20))
     assert found.low < 0.9
-
-
-def test_mcnemar_counts_images_right_for_one_alone():
-    ours, theirs = np.array([1, 1, 1, 1, 1, 0, 1]), np.array([0, 0, 0, 0, 0, 1, 1])
-    p_value, gained, lost = mcnemar(ours, theirs)
-    assert (gained, lost) == (5, 1)
-    assert p_value == pytest.approx(2 * (1 + 6) / 64)  # both tails of a fair coin thrown six times
-    assert mcnemar(ours, ours) == (1.0, 0, 0)
-
-
-def test_group_means_over_repeated_images_are_those_of_the_repeated_set():
-    random = np.random.default_rng(2)
-    columns = {"right": random.integers(0, 2, 40), GROUP: random.integers(0, 3, 40)}
-    spec = MetricSpec("macro", "by group", by_group=True, source="right")
-    drawn = random.integers(40, size=40)
-    weights = np.bincount(drawn, minlength=40)[None].astype(np.float32)
-    wanted = spec.combine({name: column[drawn] for name, column in columns.items()})
-    assert statistic_of(spec, columns)(weights)[0] == pytest.approx(wanted, rel=1e-6)

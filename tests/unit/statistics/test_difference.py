@@ -1,9 +1,6 @@
 import numpy as np
-import pytest
 
-from saccade.comparison import paired_difference
-from saccade.comparison.difference import judge
-from saccade.comparison.exact import holm
+from saccade.statistics import paired_difference, paired_scores
 
 
 def arms(effect, *, seeds=6, samples=2000, noise=0.3, seed=0):
@@ -75,36 +72,6 @@ def test_small_but_certain_gain_says_that_it_is_small():
     assert "by less than 0.05" in verdict.text
 
 
-def test_verdict_among_several_arms_is_by_holm():
-    results = {f"arm {i}": paired_difference(*arms(0.009, seeds=5, seed=i)) for i in range(12)}
-    judged = judge(results)
-    corrected = holm([x.p_value for x in results.values()])
-    alone = [x.verdict.kind == "helps" for x in results.values()]
-    together = [x.verdict.kind == "helps" for x in judged.values()]
-    assert together == list(corrected < 0.05)
-    assert sum(together) < sum(alone)
-    for x, p in zip(judged.values(), corrected, strict=True):
-        assert x.p_holm == p
-        assert (x.low > 0 or x.high < 0) == (p < 0.05)
-        assert x.joint_low <= x.low <= x.difference.low
-
-
-def test_no_difference_among_several_arms_needs_the_joint_interval():
-    first = paired_difference(*arms(0.0, seed=3))
-    margin = max(-first.low, first.high) * 1.01
-    assert judge({"a": first}, margin=margin)["a"].verdict.kind == "no difference"
-    many = judge({"a": first, **{str(i): first for i in range(5)}}, margin=margin)
-    assert many["a"].verdict.kind == "cannot tell"
-
-
-def test_arms_at_different_levels_are_refused():
-    a, b = arms(0.0)
-    with pytest.raises(ValueError, match="one level"):
-        judge({"x": paired_difference(a, b), "y": paired_difference(a, b, level=0.9)})
-    with pytest.raises(ValueError, match="one arm at least"):
-        judge({})
-
-
 def test_shares_are_told_in_points_and_other_scores_in_their_unit():
     a, b = arms(0.05)
     shares = paired_difference(a, b, share=True)
@@ -124,3 +91,12 @@ def test_arms_that_are_right_on_the_very_same_few_samples_are_not_called_equal()
     assert verdict.kind == "cannot tell"
     assert "the very same 64 samples, which may hide a difference of up to 4.69 points" in verdict.text
     assert paired_difference(many, many, margin=0.01).verdict.kind == "no difference"
+
+
+def test_a_verdict_over_seeds_alone_says_that_it_is_of_these_very_images():
+    a, b = [0.5, 0.51, 0.52], [0.6, 0.612, 0.62]
+    assert paired_scores(a, b).verdict.text.endswith(
+        "over seeds on these very samples: of other samples it says nothing"
+    )
+    own = paired_scores(a, b, samples_fixed=False)  # every seed has images of its own
+    assert "these very samples" not in own.verdict.text

@@ -5,8 +5,8 @@ import pytest
 from benchmarks import simulate
 from scipy import special
 
-from saccade.comparison.paired import statistic_difference
-from saccade.comparison.spread import Spread, fixed_spread, joined_freedom, mean_squares, paired_spread, unpaired_spread
+from saccade.statistics import statistic_difference
+from saccade.statistics.spread import Spread, fixed_spread, joined_freedom, mean_squares, paired_spread, unpaired_spread
 
 EXPERIMENTS = 2000  # a coverage of 95 % then has a standard error of 0.5 points
 NORMAL = [(0.0, 0.0, 0.3), (0.0, 0.3, 0.0), (0.0, 0.3, 0.3), (0.01, 0.2, 0.3), (0.03, 0.2, 0.3), (0.05, 0.0, 0.0)]

@@ -1,29 +1,13 @@
 import numpy as np
 import pytest
-from scipy import stats
 
-from saccade.comparison import paired_difference
-from saccade.comparison.difference import plan_detectable
-from saccade.comparison.spread import Spread
+from saccade.statistics import Spread, paired_difference, plan_detectable
 
 
 def result(seeds=5, samples=2000, *, seed_sd=0.02, sample_sd=0.1, seed=0):
     rng = np.random.default_rng(seed)
     d = rng.standard_normal((seeds, samples)) * 0.3 + rng.standard_normal(samples) * sample_sd
     return paired_difference(np.zeros_like(d), d + seed_sd * rng.standard_normal((seeds, 1)))
-
-
-def test_power_is_that_of_the_t_test_where_only_seeds_vary():
-    spread = Spread(1.0, 4, 0.0, np.inf, 0.0)
-    bar = stats.t.isf(0.025, 4)
-    for difference in (0.0, 1.0, 3.0):
-        expected = stats.nct.sf(bar, 4, difference) + stats.nct.cdf(-bar, 4, difference)
-        assert spread.power(difference) == pytest.approx(expected, abs=2e-3)
-    assert spread.power(spread.detectable()) == pytest.approx(0.8, abs=1e-6)
-
-
-def test_detectable_is_the_textbook_number_where_only_images_vary():
-    assert Spread(0.0, np.inf, 1.0, np.inf, 1.0).detectable() == pytest.approx(1.96 + 0.8416, abs=1e-3)
 
 
 def test_seeds_needed_for_the_detectable_difference_are_those_at_hand():

@@ -6,9 +6,9 @@ import pytest
 from benchmarks import simulate
 from scipy import stats
 
-from saccade.comparison import Difference, paired_difference
-from saccade.comparison.paired import summarize, unpaired_difference
-from saccade.comparison.spread import Spread, mean_squares, paired_spread
+from saccade.statistics import Difference, Spread, paired_difference, paired_scores, unpaired_difference
+from saccade.statistics.paired import summarize
+from saccade.statistics.spread import mean_squares
 
 
 def two_arms(seeds=4, samples=300, *, effect=0.5, seed=0):
@@ -125,42 +125,6 @@ def test_p_value_and_interval_agree_where_the_interval_touches_zero(seed_df, lev
         assert (result.p_value < 1 - level) == (result.low > 0)
 
 
-def test_interval_is_never_much_narrower_than_that_of_fixed_trainings():
-    # Both seeds agree by luck although they differ on images: nothing is known to be certain.
-    d = np.zeros((2, 200))
-    d[0, :2] = d[1, 2:4] = 0.5
-    ms = mean_squares(d)
-    assert ms.seed == 0
-    spread = paired_spread(ms, seeds=2, samples=200)
-    assert spread.half_width() >= 0.97 * np.sqrt(ms.sample / 400)
-    result = paired_difference(np.zeros_like(d), d)
-    assert (result.p_value < 0.05) == (result.low > 0)
-    assert result.p_value > 0
-    assert result.detectable > 0
-
-
-def test_answers_that_score_alike_in_every_seed_leave_the_rounding_of_their_mean():
-    d = np.zeros((2, 100))
-    d[0, :4] = d[1, 4:8] = 1  # both seeds gain 4 points, on different images
-    assert mean_squares(d).seed == pytest.approx(1 / 1200)
-    assert paired_difference(np.zeros_like(d), d).p_value > 0.01
-    same = np.repeat(d[:1], 2, 0)  # the same answers are no luck of rounding
-    assert mean_squares(same).seed == 0
-
-
-@pytest.mark.parametrize("seed_df", [1, 2, 9])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 1.0])
-def test_interval_widens_with_the_level_and_holds_each_source_alone(seed_df, share):
-    spread = Spread(share, seed_df, 1 - share, 80.0, 0.0)
-    widths = [float(spread.half_width(1 - alpha)) for alpha in (0.5, 0.1, 0.05, 0.01, 1e-4, 1e-8)]
-    assert widths == sorted(widths)
-    trainings, samples = Spread(share, seed_df, 0.0, 80.0, 0.0), Spread(0.0, seed_df, 1 - share, 80.0, 0.0)
-    alone = max(float(trainings.half_width()), float(samples.half_width()))
-    together = float(np.hypot(trainings.half_width(), samples.half_width()))
-    assert alone <= widths[2] * 1.001
-    assert widths[2] <= together * (1 + 1e-12)
-
-
 def test_wins_that_cancel_losses_are_not_called_identical():
     d = np.zeros((2, 200))
     d[0, :2], d[0, 2:4], d[1, 4:6], d[1, 6:8] = 1, -1, 1, -1
@@ -196,28 +160,6 @@ def test_unpaired_freedom_lies_between_the_smaller_arm_and_both_together():
     assert unpaired_difference(alike, b).spread.seed_df == pytest.approx(5)
 
 
-@pytest.mark.parametrize("bad", ["one seed", "pictures", "seeds", "nan", "flat", "text", "one image"])
-def test_what_cannot_be_compared_is_refused_with_advice(bad):
-    a, b = (x.astype(float) for x in two_arms())
-    hole = b.copy()
-    hole[0, 0] = np.nan
-    given, error, message = {
-        "one seed": (
-            (a[:1], b[:1]),
-            ValueError,
-            'at least 2.*nothing can be said about other trainings.*seeds="fixed"',
-        ),
-        "pictures": ((a, b[:, :-1]), ValueError, "300 samples, b has 299.*same samples"),
-        "seeds": ((a, b[:-1]), ValueError, "4 seeds, b has 3.*unpaired_difference"),
-        "nan": ((a, hole), ValueError, "1 value.*NaN.*of 1200.*leave that seed out"),
-        "flat": ((a[0], b[0]), ValueError, "seeds x samples.*paired_scores"),
-        "text": ((a.astype(str), b), TypeError, "booleans or numbers"),
-        "one image": ((a[:, :1], b[:, :1]), ValueError, "1 samples.*at least 2"),
-    }[bad]
-    with pytest.raises(error, match=message):
-        paired_difference(*given)
-
-
 def test_options_out_of_range_are_refused():
     a, b = two_arms()
     with pytest.raises(ValueError, match="probability between 0 and 1"):
@@ -241,3 +183,34 @@ def test_arms_that_only_cancel_out_are_not_called_the_same():
     assert result.mean == 0
     assert result.low < 0 < result.high
     assert not result.spread.certain
+
+
+def test_one_number_a_seed_gives_the_paired_t_test():
+    rng = np.random.default_rng(0)
+    a, b = rng.random(6), rng.random(6) + 0.3
+    result, expected = paired_scores(a, b), stats.ttest_rel(b, a)
+    assert (result.low, result.high) == pytest.approx(tuple(expected.confidence_interval()))
+    assert result.p_value == pytest.approx(expected.pvalue)
+    assert result.mcnemar_p is None
+
+
+def test_lower_calibration_error_helps():
+    a = np.array([0.10, 0.11, 0.12, 0.10])
+    assert paired_scores(a, a - [0.05, 0.052, 0.049, 0.051], larger_is_better=False).verdict.kind == "helps"
+
+
+def test_undecided_scores_ask_for_seeds():
+    verdict = paired_scores([0.4, 0.5, 0.6], [0.45, 0.5, 0.66], margin=0.01).verdict
+    assert verdict.kind == "cannot tell"
+    assert verdict.more_seeds > 0
+
+
+def test_scores_that_no_number_of_seeds_settles_say_so():
+    verdict = paired_scores([0.0, 0.0, 0.0], [0.5, -0.5, 0.00001]).verdict
+    assert verdict.more_seeds is None
+    assert "more than 10,000 seeds" in verdict.text
+
+
+def test_equal_scores_differ_by_nothing():
+    result = paired_scores([0.1, 0.7], [0.1, 0.7])
+    assert (result.low, result.high, result.p_value) == (0, 0, 1)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from saccade.comparison.exact import holm, holm_levels, mcnemar, sign_flip
+from saccade.statistics import mcnemar, sign_flip
+from saccade.statistics.exact import mcnemar_counts
 
 
 def test_sign_flip_counts_all_patterns():
@@ -54,25 +55,9 @@ def test_mcnemar_without_discordant_images_is_one():
     assert mcnemar(np.zeros((3, 10))) == 1
 
 
-def test_holm_by_hand():
-    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
-    np.testing.assert_allclose(holm([0.5, 0.9]), [1, 1])
-    np.testing.assert_allclose(holm([0.02]), [0.02])
-
-
-def test_holm_levels_exclude_zero_where_holm_rejects():
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        p = rng.random(4) ** 3
-        np.testing.assert_array_equal(holm(p) < 0.05, p < 1 - holm_levels(p))
-
-
-def test_holm_levels_by_hand():
-    np.testing.assert_allclose(1 - holm_levels([0.001, 0.3, 0.02]), [0.05 / 3, 0.05, 0.05 / 2])
-    np.testing.assert_allclose(1 - holm_levels([0.001, 0.3, 0.03]), [0.05 / 3, 0.05 / 2, 0.05 / 2])
-
-
-@pytest.mark.parametrize("bad", [[0.1, 1.2], [np.nan], [[0.1]]])
-def test_holm_refuses_what_is_no_p_value(bad):
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        holm(bad)
+def test_mcnemar_counts_images_right_for_one_alone():
+    ours, theirs = np.array([1, 1, 1, 1, 1, 0, 1]), np.array([0, 0, 0, 0, 0, 1, 1])
+    p_value, gained, lost = mcnemar_counts(ours, theirs)
+    assert (gained, lost) == (5, 1)
+    assert p_value == pytest.approx(2 * (1 + 6) / 64)  # both tails of a fair coin thrown six times
+    assert mcnemar_counts(ours, ours) == (1.0, 0, 0)

@@ -1,0 +1,18 @@
+"""The interval of a proportion, such as accuracy, by Wilson: right even where none or all are right."""
+
+import math
+from statistics import NormalDist
+
+
+def wilson(correct: int, count: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval of a share; 0 to 1 where nothing was counted."""
+    if not 0 <= correct <= count:
+        raise ValueError(f"{correct} right answers of {count} were given; they are from 0 to {count}")
+    if count == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, part = correct / count, z * z / count
+    middle = (share + part / 2) / (1 + part)
+    reach = z / (1 + part) * math.sqrt(share * (1 - share) / count + part / (4 * count))
+    # The ends are exact at none and at all, where rounding would leave a hair.
+    return (0.0 if correct == 0 else middle - reach), (1.0 if correct == count else middle + reach)
