@@ -53,3 +53,12 @@ def test_power_is_that_of_the_t_test_where_only_seeds_vary():
 
 def test_detectable_is_the_textbook_number_where_only_images_vary():
     assert Spread(0.0, np.inf, 1.0, np.inf, 1.0).detectable() == pytest.approx(1.96 + 0.8416, abs=1e-3)
+
+
+def test_interval_holds_what_neither_seeds_nor_samples_explain():
+    d = 0.3 * (-1.0) ** np.add.outer(np.arange(2), np.arange(200))  # all seeds and all samples have the same mean
+    ms = mean_squares(d)
+    assert ms.seed == ms.sample == 0
+    spread = paired_spread(ms, seeds=2, samples=200)
+    assert spread.fixed == pytest.approx(ms.rest / 400)
+    assert spread.half_width() == pytest.approx(1.96 * np.sqrt(ms.rest / 400) / 2, rel=1e-4)
