@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..layers.triton_language import INSTALLED
 from .fused import Fused
 from .switch import chosen
 from .table import KERNELS, MODES, Kernel
+from ..layers.triton_language import INSTALLED
 
 
 @dataclass

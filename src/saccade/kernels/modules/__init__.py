@@ -1,1 +1,1 @@
-"""Replacements for modules: same parameters, same `forward`."""
+"""Replacement modules, a file for each idea that they speed up."""

@@ -1,1 +1,1 @@
-"""Operators, one a file, each with a REFERENCE of the same signature in plain PyTorch."""
+"""Operators: a schema, a reference in plain PyTorch, gradients, and the device code that computes them."""

@@ -22,16 +22,13 @@ from .positions import as_map, rows
 ROWS = 16384  # positions worked on at a time: their maps stay in the cache
 
 
-def reference(x: Tensor, halve: bool, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the block's output, pooled, and each channel's mean and biased variance before; see `DenseBlockInParts`."""
+def dense_block_reference(x: Tensor, halve: bool, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `DenseBlockInParts` does."""
     count = len(tensors) // 2
     for first, kernel in zip(tensors[:count], tensors[count:], strict=True):
         x = torch.cat([x, F.conv2d(F.relu(F.conv2d(F.relu(x), first)), kernel, padding=1)], dim=1)
     variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
     return pool(x, halve), mean, variance
-
-
-REFERENCE = reference
 
 
 def in_parts(x: Tensor) -> tuple[Tensor, ...]:

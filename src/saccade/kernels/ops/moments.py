@@ -9,13 +9,10 @@ from torch.autograd.function import once_differentiable
 from ...layers.numerics import upcast
 
 
-def reference(x: Tensor) -> tuple[Tensor, Tensor]:
+def moments_reference(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and biased variance."""
     variance, mean = torch.var_mean(upcast(x), 0, correction=0)
     return mean, variance
-
-
-REFERENCE = reference
 
 
 class Moments(torch.autograd.Function):
@@ -24,7 +21,7 @@ class Moments(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance."""
-        mean, variance = reference(x)
+        mean, variance = moments_reference(x)
         ctx.save_for_backward(x, mean)
         return mean, variance
 

@@ -10,12 +10,9 @@ from torch.autograd.function import once_differentiable
 from ...layers.numerics import upcast
 
 
-def reference(x: Tensor, weight: Tensor, parts: int) -> Tensor:  # noqa: ARG001
+def row_product_reference(x: Tensor, weight: Tensor, parts: int) -> Tensor:  # noqa: ARG001
     """Return x @ weight^T, N, out."""
     return F.linear(x, weight)
-
-
-REFERENCE = reference
 
 
 class RowProduct(torch.autograd.Function):

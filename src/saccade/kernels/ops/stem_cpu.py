@@ -18,12 +18,9 @@ from .positions import rows
 HALVE = (3, 3), (2, 2), (1, 1)  # kernel, stride and padding of the pooling
 
 
-def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def stem_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve images by 3x3 kernels and pool to half the side, B, C, H / 2, W / 2."""
     return F.max_pool2d(F.conv2d(x, weight, bias, padding=1), *HALVE)
-
-
-REFERENCE = reference
 
 
 def bands(x: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
