@@ -1,6 +1,7 @@
 """Singular value power normalisation (svPN) of matrices Q, exact (SoT eq. 5) and approximate (SoT eq. 6 to 8)."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import torch
@@ -124,13 +125,18 @@ def power_singular_values(q: Tensor, alpha: float = 0.5) -> Tensor:
         alpha: exponent, in (0, 1].
     """
     _checked(alpha)
-    # No exported format has a gradient, and ONNX has no eigendecomposition; products alone give the exponent 1/2.
-    by_products = torch.compiler.is_exporting() and alpha == 0.5
+    if torch.compiler.is_exporting() and alpha == 0.5:  # ONNX has no eigendecomposition
+        return as_tall(q, SquareRootByProducts.apply)
+    return as_tall(q, lambda x: PowerByEigenvectors.apply(x, alpha))
+
+
+def as_tall(q: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of batches B, m, n with m >= n, which commutes with transposing, to matrices ..., m, n."""
     with full_precision(q):
         x = q.mT if q.shape[-2] < q.shape[-1] else q
-        flat = x if x.dim() == 3 else x.flatten(0, -3) if x.dim() > 3 else x[None]  # B, m, n with m >= n
-        flat = SquareRootByProducts.apply(flat) if by_products else PowerByEigenvectors.apply(flat, alpha)
-        out = flat if x.dim() == 3 else flat.reshape(x.shape)
+        flat = x if x.dim() == 3 else x.flatten(0, -3) if x.dim() > 3 else x[None]
+        out = function(flat)
+        out = out if x.dim() == 3 else out.reshape(x.shape)
         return out.mT if q.shape[-2] < q.shape[-1] else out
 
 

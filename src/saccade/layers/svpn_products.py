@@ -11,8 +11,8 @@ SMALLEST = 1e-6  # matrices smaller than this are not scaled up further, which b
 
 # Steps x <- x h(x^2)^2, f <- f h(x^2) with h(t) = a + b t + c t^2, from f = x = s. They keep f^2 / x = s, so that
 # f = sqrt(s) when x = 1. Each h is the best approximation that brings x nearer to 1 on [l, 1], where l is what the
-# steps before it have made of RESOLUTION; the largest x is kept at 0.98 because the steep polynomials must not see values
-# beyond 1. The last two are Taylor's polynomial of t^(-1/4) about 1, which x h(x^2)^2 = 1 asks for.
+# steps before it have made of RESOLUTION; the largest x is kept at 0.98, since the steep polynomials must not see
+# values beyond 1. The last two are Taylor's polynomial of t^(-1/4) about 1, which x h(x^2)^2 = 1 asks for.
 STEPS = (
     (2.4536, -8.0189, 6.5553),
     (2.4530, -8.0098, 6.5467),
