@@ -4,8 +4,7 @@ from torch import Tensor
 
 from saccade.layers.covpool import Average, Covariance, CrossCovariance, covariance
 from saccade.layers.matrix_norms import SquareRoot
-from saccade.layers.svpn import power_singular_values
-from support.golden import part, read, relative_error, tensor
+from support.golden import part, relative_error, tensor
 
 
 def random(*shape: int) -> Tensor:

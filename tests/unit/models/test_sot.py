@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
-from saccade.layers.token_embed import TOKEN_EMBEDS
+from saccade.layers.token_embed_ablations import TOKEN_EMBEDS
 from saccade.models.sot import SoT
 from support.golden import Case, case, cases, relative_error, strided
 
