@@ -54,6 +54,7 @@ SOT: tuple[Kernel, ...] = (
         does="SoT's stem and dense blocks a few images at a time",
         replacements=(DenseNetEmbedInParts,),
         devices=("cpu",),
+        gain="1.8x SoT-T training, two x86 cores",
     ),
 )
 

@@ -45,7 +45,7 @@ class DenseNetEmbedInParts(Fused, DenseNetEmbed):
         """Return a map of tokens, B, embed_dim, H, W."""
         conv = cast(nn.Conv2d, self.stem[0])
         stem = StemInBands.apply if torch.is_grad_enabled() else stem_in_bands
-        x = stem(pad_to(x, self.stride - 1), conv.weight, conv.bias)
+        x = stem(pad_to(x, self.stride - 1), conv.weight, cast(Tensor, conv.bias))
         for block, transition in stages(self):
             x = pooled_stage(x, block, transition)
         return self.proj(x)
