@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from saccade.layers.svpn import ApproximateSVPN, power
+from saccade.layers.svpn import ApproximateSVPN, power_singular_values
+from saccade.layers.svpn_products import SquareRootByProducts
 
 
 def by_svd(q: Tensor) -> Tensor:
@@ -37,9 +38,12 @@ def compare(device: torch.device, *, batch: int, size: int, repeats: int) -> Non
     q = torch.randn(batch, size, size, generator=generator).to(device)
     grad = torch.randn(batch, size, size, generator=generator).to(device)
     want, want_grad = run(by_svd, q.double(), grad.double())
-    forms: dict[str, Callable[[Tensor], Tensor]] = {"torch.linalg.svd": by_svd, "exact (default)": power}
+    forms: dict[str, Callable[[Tensor], Tensor]] = {
+        "torch.linalg.svd": by_svd,
+        "exact (default)": power_singular_values,
+    }
     if device.type != "cpu":  # thousands of small products one after another say nothing there
-        forms["exact, products"] = lambda x: power(x, method="products")
+        forms["exact, products"] = SquareRootByProducts.apply
     forms["approximate"] = ApproximateSVPN(size).to(device)
     print(f"\n{describe(device)}, torch {torch.__version__}: {batch} matrices {size} x {size}, float32, {repeats} runs")
     print(f"{'':18}{'forward':>12}{'ratio':>8}{'+ backward':>12}{'ratio':>8}{'error':>10}{'of grad':>10}")

@@ -4,7 +4,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from ..layers.token_embed import Stem
 from .fused import Fused
+from .modules.dense_embed import FusedDenseNetEmbed
+from .modules.dense_embed_cpu import DenseNetEmbedInParts
+from .modules.stem import FusedMaxPool, FusedStem
 
 MODES = ("train", "infer")
 
@@ -25,4 +29,33 @@ class Kernel:
     record: str = ""  # file that the gain was printed to
 
 
-KERNELS: tuple[Kernel, ...] = ()
+SOT: tuple[Kernel, ...] = (
+    Kernel(
+        name="dense",
+        does="SoT's dense blocks as products of rows, their transitions behind the pooling",
+        replacements=(FusedDenseNetEmbed,),
+        gain="with late_bias and max_pool: 1.25x SoT-S training, 1.27x inference, H200",
+        record="benchmarks/results/kernels/h200.md",
+    ),
+    Kernel(
+        name="late_bias",
+        does="biases added behind a stem's max pooling instead of before it",
+        replacements=(FusedStem,),
+    ),
+    Kernel(
+        name="max_pool",
+        does="a stem's max pooling by plain operators, in training compiled for a GPU",
+        replacements=(FusedMaxPool,),
+        modes=("train",),
+        within=(Stem,),
+    ),
+    Kernel(
+        name="dense_cpu",
+        does="SoT's stem and dense blocks a few images at a time",
+        replacements=(DenseNetEmbedInParts,),
+        devices=("cpu",),
+        gain="1.8x SoT-T training, two x86 cores",
+    ),
+)
+
+KERNELS: tuple[Kernel, ...] = (*SOT,)

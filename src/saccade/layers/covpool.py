@@ -1,14 +1,14 @@
-"""Second-order pooling of tokens: cross-covariance in several heads (MGCrP) and covariance (GCP); SoT table 2."""
+"""Second-order pooling of word tokens Z: cross-covariance in several heads (MGCrP), covariance (GCP); SoT table 2."""
 
 import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from ..ranges import choices, from_none, require_choice
+from .matrix_norms import Axis, ElementPower, RowNorm, Scale, SquareRoot
 from .numerics import full_precision, upcast
 from .svpn import ApproximateSVPN, ExactSVPN
 
@@ -16,13 +16,12 @@ Centring = Literal["scalar", "channel", "none"] | None  # "none" is None, here a
 CrossNorm = Literal["svpn", "svpn_exact", "sqrt_d", "sqrt_t", "epn", "layer_norm", "none"] | None
 SelfNorm = Literal["isqrt", "power", "none"] | None
 Start = Literal["learned", "ones"]
-Axis = Literal["column", "vector"]
 Divisor = Literal["channels", "tokens"]
 
 
 @register_notrace_module
 class CrossCovariance(nn.Module):
-    """Multi-headed global cross-covariance pooling (MGCrP); SoT eq. 3.
+    """Multi-headed global cross-covariance pooling (MGCrP), svPN(W_i Z Z^T R_i^T / q) of every head i; SoT eq. 2 and 3.
 
     Args:
         dim: token width.
@@ -59,7 +58,7 @@ class CrossCovariance(nn.Module):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.centring = checked_centring(centring)
-        self.width = num_heads * head_dim * head_dim
+        self.width = num_heads * head_dim * head_dim  # of what forward returns
         self.proj = nn.Linear(dim, 2 * num_heads * head_dim, bias=False)
         norms = {
             "svpn": lambda: ApproximateSVPN(
@@ -78,10 +77,11 @@ class CrossCovariance(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pool tokens B, N, C, of which those with mask (B, N) true count, to B, heads * head_dim**2."""
-        left, right = self.proj(x).unflatten(2, (2, self.num_heads, self.head_dim)).transpose(1, 3).unbind(2)
-        with full_precision(x):  # B, heads, N, head_dim each
-            q = covariance(left, right, mask=None if mask is None else mask[:, None], centring=self.centring)
-            q = self.norm(q)
+        # W_i Z and R_i Z of all heads i, B, heads, N, head_dim each; `proj` holds the rows of W, then those of R
+        wz, rz = self.proj(x).unflatten(2, (2, self.num_heads, self.head_dim)).transpose(1, 3).unbind(2)
+        with full_precision(x):
+            q = covariance(wz, rz, mask=None if mask is None else mask[:, None], centring=self.centring)  # eq. 2
+            q = self.norm(q)  # B, heads, head_dim, head_dim; eq. 3 lays the heads side by side
         return self.drop(q.flatten(1).to(x.dtype))
 
 
@@ -119,17 +119,17 @@ class Covariance(nn.Module):
         super().__init__()
         if divisor not in choices(Divisor):
             raise ValueError(f"divisor={divisor!r} was asked of GCP; allowed are 'channels' and 'tokens'")
-        width = math.isqrt(2 * num_heads * head_dim**2)
+        proj_dim = math.isqrt(2 * num_heads * head_dim**2)
         self.centring = checked_centring(centring)
         self.divisor = divisor
-        self.width = width * (width + 1) // 2
-        self.proj = nn.Linear(dim, width)
+        self.width = proj_dim * (proj_dim + 1) // 2  # of what forward returns
+        self.proj = nn.Linear(dim, proj_dim)
         norms = {"isqrt": lambda: SquareRoot(num_iter), "power": lambda: ExactSVPN(alpha), None: nn.Identity}
         require_choice("normalization", normalization, SelfNorm)
         self.norm: nn.Module = norms[from_none(normalization)]()
         self.drop = nn.Dropout(drop_rate)
-        row, column = torch.triu_indices(width, width)
-        self.register_buffer("triangle", row * width + column, persistent=False)
+        row, column = torch.triu_indices(proj_dim, proj_dim)
+        self.register_buffer("triangle", row * proj_dim + column, persistent=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pool tokens B, N, C, of which those with mask (B, N) true count, to B, width."""
@@ -155,7 +155,7 @@ class Average(nn.Module):
 def covariance(
     x: Tensor, y: Tensor, *, mask: Tensor | None = None, centring: Centring = "scalar", divisor: int | None = None
 ) -> Tensor:
-    """Return X^T Y / N of centred tokens, in at least float32.
+    """Return X^T Y / N of centred tokens, in at least float32; tokens are rows here and columns in the paper.
 
     Args:
         x, y: tokens, ..., N, m and ..., N, n.
@@ -192,87 +192,3 @@ def checked_centring(centring: Centring) -> Centring:
     """Return a centring that exists."""
     require_choice("centring", centring, Centring)
     return from_none(centring)
-
-
-class SquareRoot(nn.Module):
-    """Matrix square root by Newton and Schulz, scaled by the trace (iSQRT).
-
-    Args:
-        num_iter: iterations; three are enough for a representation, ten and more for a square root.
-    """
-
-    def __init__(self, num_iter: int = 3) -> None:
-        super().__init__()
-        if num_iter < 1:
-            raise ValueError(f"num_iter={num_iter} was asked for; it must be at least 1")
-        self.num_iter = num_iter
-
-    def forward(self, p: Tensor) -> Tensor:
-        """Take the root of positive semi-definite matrices ..., d, d; the result is at least float32."""
-        p = upcast(p)
-        trace = p.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None].clamp_min(1e-12)
-        a = p / trace
-        half = 1.5 * torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
-        z = half - 0.5 * a
-        y = a @ z
-        for _ in range(self.num_iter - 2):
-            step = half - 0.5 * (z @ y)
-            y, z = y @ step, step @ z
-        if self.num_iter > 1:
-            y = y @ (half - 0.5 * (z @ y))
-        return y * trace.sqrt()
-
-    def extra_repr(self) -> str:
-        """Show the number of iterations."""
-        return f"num_iter={self.num_iter}"
-
-
-class Scale(nn.Module):
-    """Multiply by one number, fixed or learned.
-
-    Args:
-        value: the number, or where learning starts.
-        learned: make it a parameter.
-        positive: learn its logarithm, which keeps it above zero.
-    """
-
-    def __init__(self, value: float, *, learned: bool, positive: bool = False) -> None:
-        super().__init__()
-        self.value = value
-        if learned and positive:
-            self.log_factor = nn.Parameter(torch.tensor(math.log(value)))
-        elif learned:
-            self.factor = nn.Parameter(torch.tensor(value))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x times the number."""
-        if "log_factor" in self._parameters:
-            return x * self.log_factor.to(x.dtype).exp()
-        return x * (self.factor.to(x.dtype) if "factor" in self._parameters else self.value)
-
-
-class RowNorm(nn.LayerNorm):
-    """Layer norm of the rows of matrices, in their precision rather than in its parameters'."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise matrices ..., m, n along the last axis."""
-        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
-
-
-class ElementPower(nn.Module):
-    """Element-wise power normalisation (EPN): signed square root, then unit length.
-
-    Args:
-        axis: unit length for each "column" of a matrix or for the whole "vector" of a sample.
-    """
-
-    def __init__(self, axis: Axis = "column") -> None:
-        super().__init__()
-        require_choice("epn_axis", axis, Axis)
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise matrices B, heads, m, n; the result is at least float32."""
-        x = upcast(x)
-        x = x.sign() * (x.abs() + 1e-8).sqrt()
-        return F.normalize(x, dim=-2) if self.axis == "column" else F.normalize(x.flatten(1), dim=1).view_as(x)

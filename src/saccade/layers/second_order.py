@@ -1,4 +1,4 @@
-"""The classification head of SoT: class token and pooled word tokens, combined for any transformer."""
+"""The classification head of SoT (eq. 1, figure 2): class token z_0 and pooled word tokens Z, for any transformer."""
 
 import math
 from typing import Any, Literal, cast
@@ -17,15 +17,15 @@ Late = Literal["logits", "scores"]
 
 
 class SecondOrder(nn.Module):
-    """Classify from the class token and a pooled representation of the word tokens; SoT eq. 1.
+    """Classify from the class token z_0 and a pooled representation of the word tokens Z; SoT eq. 1.
 
     Wherever None is a choice, "none" means the same: `timm.create_model` leaves out arguments that are None.
 
     Args:
         dim: token width.
         num_classes: classes; zero makes the head return its representation.
-        fusion: "sum" adds the logits of two linear layers, "concat" classifies both representations laid side by side,
-            "aggr_all" pools the class token with the words, "late" trains two classifiers (see `logits_pair`).
+        fusion: the four lines of eq. 1. "sum" adds the logits of two linear layers, "concat" classifies [z_0, pool(Z)],
+            "aggr_all" pools [z_0, Z], "late" trains two classifiers (see `logits_pair`).
         pooling: "mgcrp" (cross-covariance in heads), "gcp" (covariance), "gap" (average), "fc" (no words: a linear
             layer widens the class token) or None (class token only).
         class_token: "first" or "last" (the last token that counts, as GPT needs it), or None: words only, whatever the
@@ -76,9 +76,7 @@ class SecondOrder(nn.Module):
         if num_prefix_tokens is None:
             num_prefix_tokens = int(class_token == "first")
         if class_token == "first" and num_prefix_tokens < 1:
-            raise ValueError(
-                f"class_token='first' needs num_prefix_tokens of at least 1, {num_prefix_tokens} was given"
-            )
+            raise ValueError(f"num_prefix_tokens={num_prefix_tokens} was given; class_token='first' needs at least 1")
         self.fusion = fusion
         self.class_token = class_token
         self.num_prefix_tokens = num_prefix_tokens
@@ -116,9 +114,7 @@ class SecondOrder(nn.Module):
             x: tokens, B, N, C, after the final norm.
             mask: true for tokens that count, B, N; padding of a text has false.
         """
-        if mask is not None:
-            mask = mask.bool()
-        token, words, mask = self.split(x, mask)
+        token, words, mask = self.split(x, None if mask is None else mask.bool())
         return (
             self.hidden(token) if self.class_width and token is not None else None,
             self.pool(words, mask) if self.pool is not None else None,

@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 from timm.layers import to_2tuple
 from timm.models._features import feature_take_indices
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.fx import wrap
 
 from ..layers.position import resize_tokens, sinusoid_table
-from ..layers.transformer import Block
 from ..ranges import require_choice
 from ._backbone import Backbone, run_blocks
 

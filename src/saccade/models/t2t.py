@@ -9,9 +9,9 @@ from timm.layers import trunc_normal_
 from timm.models import generate_default_cfgs, register_model, register_notrace_function
 from torch import Tensor, nn
 
+from ..layers.padding import pad_to
 from ..layers.performer import Performer
 from ..layers.position import resize_tokens
-from ..layers.stem import pad_to
 from ._backbone import run_blocks
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar

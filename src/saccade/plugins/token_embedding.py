@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from ..layers.token_embed import TOKEN_EMBEDS, TokenEmbed
+from ..layers.token_embed import TokenEmbed
+from ..layers.token_embed_ablations import TOKEN_EMBEDS
 from ..ranges import require_choice
 from .attach import Handle
 from .registry import register_plugin

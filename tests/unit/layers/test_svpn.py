@@ -6,11 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.svpn import RESOLUTION, STEPS, ApproximateSVPN, ExactSVPN, power
+from saccade.layers.svpn import ApproximateSVPN, ExactSVPN, as_tall, power_singular_values
+from saccade.layers.svpn_products import RESOLUTION, STEPS, SquareRootByProducts
 from support.golden import normal, part, read, relative_error, tensor
 
 SHAPES = {"sq14": [3, 14, 14], "r12x8": [2, 12, 8], "r7x10": [2, 7, 10]}
 METHODS = ["eigen", "products"]
+
+
+def power(q: Tensor, alpha: float = 0.5, *, method: str = "eigen") -> Tensor:
+    """Exact svPN by one of its two ways; products are what an exported graph has."""
+    return as_tall(q, SquareRootByProducts.apply) if method == "products" else power_singular_values(q, alpha)
 
 
 def matrices(name: str) -> Tensor:
@@ -150,16 +156,6 @@ class TestExact:
         q = random(16, 24, 24, dtype=torch.float32).requires_grad_()
         assert saved_bytes(lambda x: power(x, method=method), q) <= saved_bytes(by_svd, q)
 
-    def test_threads_change_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        q = random(200, 6, 6).requires_grad_()
-        alone = power(q)
-        (grad_alone,) = torch.autograd.grad(alone.square().sum(), q)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-        together = power(q)
-        (grad_together,) = torch.autograd.grad(together.square().sum(), q)
-        assert relative_error(together.detach(), alone.detach()) < 1e-12
-        assert relative_error(grad_together, grad_alone) < 1e-12
-
     def test_half_precision_runs_in_float32(self) -> None:
         q = random(3, 5, 5, dtype=torch.bfloat16)
         assert torch.equal(ExactSVPN()(q), ExactSVPN()(q.float()))
@@ -185,9 +181,13 @@ class TestExact:
         with pytest.raises(ValueError, match=r"\(0, 1\]"):
             ExactSVPN(alpha)
 
-    def test_refuses_products_of_other_exponents(self) -> None:
-        with pytest.raises(ValueError, match="use method='eigen'"):
-            power(random(2, 2), 0.3, method="products")
+    def test_an_exported_graph_has_products_for_the_exponent_one_half_alone(self) -> None:
+        for alpha, decomposes in ((0.5, False), (0.3, True)):
+            program = torch.export.export(ExactSVPN(alpha), (random(2, 5, 4),))
+            called = {str(node.target) for node in program.graph.nodes}
+            assert any("eigh" in name for name in called) is decomposes
+            q = random(2, 5, 4) + 0.1
+            assert torch.allclose(program.module()(q), ExactSVPN(alpha)(q))
 
 
 def power_iteration(q: Tensor, start: Tensor, *, alpha: float, num_sv: int, num_iter: int) -> Tensor:

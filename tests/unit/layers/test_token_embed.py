@@ -5,18 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saccade.layers import stem as stems
-from saccade.layers.stem import aligned, pool_before_bias
-from saccade.layers.token_embed import (
+from saccade.layers.token_embed import DenseBlock, DenseNetEmbed, Transition
+from saccade.layers.token_embed_ablations import (
     TOKEN_EMBEDS,
-    DenseBlock,
-    DenseNetEmbed,
     InceptionEmbed,
     LinearEmbed,
     NonLocal,
     NonLocalEmbed,
     ResNetEmbed,
-    Transition,
 )
 from saccade.models.sot import SoT
 from support.golden import part, part_state_dict, relative_error, strided, tensor
@@ -77,32 +73,15 @@ def test_grid_tells_the_size_of_the_map(kind: str, stride: int) -> None:
 
 
 class TestDenseNet:
-    def test_pieces_equal_the_concatenation(self) -> None:
-        block = DenseBlock(10, depth=4, growth=3).double()
-        x = images(7, 9).double().repeat(1, 4, 1, 1)[:, :10].requires_grad_()
-        got, want = block.piecewise(x), block.concatenated(x)
-        assert torch.allclose(got, want)
-        wrt = [x, *block.parameters()]
-        weight = torch.randn_like(want)
-        for a, b in zip(*(torch.autograd.grad(y, wrt, weight) for y in (got, want)), strict=True):
-            assert relative_error(a, b) < 1e-10
-
-    def test_pieces_keep_less_for_the_backward_pass(self) -> None:
-        block = DenseBlock(64)
-        x = torch.randn(1, 64, 12, 12, requires_grad=True)
-
-        def saved(form: Callable[[Tensor], Tensor]) -> int:
-            seen: dict[int, int] = {}
-
-            def pack(t: Tensor) -> Tensor:
-                seen[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-                return t
-
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-                form(x)
-            return sum(seen.values())
-
-        assert saved(block.piecewise) < 0.6 * saved(block.concatenated)
+    def test_every_layer_reads_all_before_it(self) -> None:
+        block = DenseBlock(10, depth=3, growth=4)
+        x = torch.randn(2, 10, 5, 6)
+        out = block(x)
+        assert out.shape[1] == block.width == 22
+        assert torch.equal(out[:, :10], x)
+        for index, layer in enumerate(block.layers):
+            start = 10 + 4 * index
+            assert torch.equal(out[:, start : start + 4], layer(out[:, :start].contiguous()))
 
     def test_batch_norm_adds_the_parameters_of_newer_timm(self) -> None:
         with_norm, without = (sum(p.numel() for p in DenseNetEmbed(norm=n).parameters()) for n in (True, False))
@@ -167,37 +146,3 @@ def test_refuses_other_strides(kind: str) -> None:
 def test_linear_refuses_no_stride() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         LinearEmbed(stride=0)
-
-
-@pytest.mark.parametrize("kind", ["densenet", "nonlocal"])
-def test_a_bias_after_pooling_is_the_same_as_before_with_its_gradient(kind):
-    torch.manual_seed(0)
-    stem = TOKEN_EMBEDS[kind](embed_dim=32).stem.double()
-    x = torch.randn(2, 3, 21, 34, dtype=torch.float64)
-    want, got = stem(x), pool_before_bias(stem, x)
-    torch.testing.assert_close(got, want)
-    weight = torch.randn_like(want)
-    gradients = [torch.autograd.grad((out * weight).sum(), list(stem.parameters())) for out in (got, want)]
-    torch.testing.assert_close(*gradients)
-
-
-def test_a_stem_that_somebody_listens_to_runs_as_it_is():
-    stem = TOKEN_EMBEDS["densenet"](embed_dim=32).stem
-    heard = []
-    stem[0].register_forward_hook(lambda *_: heard.append(1))
-    pool_before_bias(stem, torch.randn(1, 3, 16, 16))
-    assert heard == [1]
-
-
-@pytest.mark.parametrize("channels", [1, 3, 8, 11])
-def test_images_and_kernels_with_channels_of_zeros_have_the_same_products(monkeypatch, channels):
-    x, weight = torch.randn(2, channels, 9, 9).bfloat16(), torch.randn(4, channels, 3, 3)
-    assert aligned(x, weight)[0] is x
-    monkeypatch.setattr(stems, "compiles_for_gpu", lambda _: True)
-    assert aligned(x, weight)[1] is weight  # a library's own gradients are as they were
-    with torch.no_grad():
-        more, kernels = aligned(x, weight)
-        assert more.shape[1] == kernels.shape[1] == -(-channels // 8) * 8
-        want = F.conv2d(x.double(), weight.double())
-        torch.testing.assert_close(F.conv2d(more.double(), kernels.double()), want)
-        assert aligned(x.float(), weight)[0].shape == x.shape

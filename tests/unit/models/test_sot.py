@@ -3,11 +3,12 @@ from typing import Any
 import pytest
 import timm
 import torch
+from timm.models._features_fx import create_feature_extractor, get_graph_node_names
 from torch import Tensor
 from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
-from saccade.layers.token_embed import TOKEN_EMBEDS
+from saccade.layers.token_embed_ablations import TOKEN_EMBEDS
 from saccade.models.sot import SoT
 from support.golden import Case, case, cases, relative_error, strided
 
@@ -279,6 +280,14 @@ class TestContract:
         if mode == "train":
             got.square().sum().backward()
             assert model.head.pool.norm.start.grad.any()
+
+    @pytest.mark.parametrize("kind", ["densenet", "linear"])
+    def test_a_traced_graph_gives_the_same_bits(self, kind: str) -> None:
+        model = small(depth=1, token_embed=kind).eval()
+        last = get_graph_node_names(model)[1][-1]
+        x = images(32, 32)
+        with torch.no_grad():
+            assert torch.equal(create_feature_extractor(model, [last])(x)[last], model(x))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("options", [{}, {"token_embed": "nonlocal", "normalization": "svpn_exact"}])

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import saccade
 from saccade.layers.second_order import SecondOrder
-from saccade.layers.token_embed import DenseNetEmbed, ResNetEmbed
+from saccade.layers.token_embed import DenseNetEmbed
+from saccade.layers.token_embed_ablations import ResNetEmbed
 from support.hosts import ConformerLike, OfMap, ProgressiveLike, irpe_tiny
 
 COLUMN = {"img_size": 64, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}

@@ -1,11 +1,15 @@
-"""Train a dense block on the CPU a few images at a time, keeping its output and nothing else.
+"""A dense block on the CPU, a few images at a time and channels last, with the average pooling behind it.
 
-What its layers read is a part of that output, so the backward pass computes only their first convolutions again. A
-convolution's gradient towards its input is a convolution by the turned kernel, that towards the kernel one product of
-matrices; PyTorch's own take several times as long there.
+The first convolutions of all layers are sums over the pieces that a layer reads: the block's input and the channels of
+each layer before. Every piece is added to all of them as soon as it is there, and no concatenation is made.
+
+Training keeps the block's output and nothing else. What its layers read is a part of that output, so the backward pass
+computes only their first convolutions again. A convolution's gradient towards its input is a convolution by the turned
+kernel, that towards the kernel one product of matrices; PyTorch's own take several times as long there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,10 +17,100 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .dense_stage import Scratch, around, as_map, by_piece, in_parts, pieces_of, pool, rows
+from .positions import as_map, rows
+
+ROWS = 16384  # positions worked on at a time: their maps stay in the cache
 
 
-class Pieces(torch.autograd.Function):
+def dense_block_reference(x: Tensor, halve: bool, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `DenseBlockInParts` does."""
+    count = len(tensors) // 2
+    for first, kernel in zip(tensors[:count], tensors[count:], strict=True):
+        x = torch.cat([x, F.conv2d(F.relu(F.conv2d(F.relu(x), first)), kernel, padding=1)], dim=1)
+    variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+    return pool(x, halve), mean, variance
+
+
+def in_parts(x: Tensor) -> tuple[Tensor, ...]:
+    """Split maps B, C, H, W into groups of images of about ROWS positions, channels last."""
+    count = max(1, ROWS // max(1, x.shape[2] * x.shape[3]))
+    return tuple(part.contiguous(memory_format=torch.channels_last) for part in x.split(count))
+
+
+def weights_by_piece(first: Sequence[Tensor]) -> list[Tensor]:
+    """Sort the first convolutions' weights, each hidden, width, 1, 1, by what they read: matrices width, all hidden."""
+    widths = [first[0].shape[1]] + [later.shape[1] - now.shape[1] for now, later in pairwise(first)]
+    sorted_, start = [], 0
+    for index, width in enumerate(widths):
+        weight = torch.cat([later[:, start : start + width, 0, 0] for later in first[index:]])
+        sorted_.append(weight.t().contiguous())
+        start += width
+    return sorted_
+
+
+def around(padded: Tensor) -> Tensor:
+    """Return the 3x3 cells around the positions of a map B, H + 2, W + 2, C, as a matrix B * H * W, 9 * C."""
+    batch, height, width, channels = padded.shape
+    far, row, step, _ = padded.stride()
+    # the three neighbours in a row lie side by side
+    shape = (batch, height - 2, width - 2, 3, 3 * channels)
+    return padded.as_strided(shape, (far, row, step, row, 1), padded.storage_offset()).reshape(-1, 9 * channels)
+
+
+class Scratch:
+    """Memory for one part after the other: fresh memory costs as much as a pass over it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Tensor] = {}
+
+    def matrix(self, name: str, like: Tensor, width: int) -> Tensor:
+        """Return a matrix of the given width, with as many rows as another and any values."""
+        kept = self.kept.get(name)
+        if kept is None or kept.shape != (len(like), width):
+            kept = self.kept[name] = like.new_empty(len(like), width)
+        return kept
+
+
+def new_channels(x: Tensor, weights: Sequence[Tensor], kernels: Sequence[Tensor], scratch: Scratch) -> Iterator[Tensor]:
+    """Yield the new channels of one layer after the other, B, growth, H, W.
+
+    Args:
+        x: maps, B, C, H, W, channels last.
+        weights: what `weights_by_piece` returns.
+        kernels: 3x3 kernels of the layers, growth, hidden, 3, 3.
+        scratch: memory that is written over.
+    """
+    given = rows(x)
+    positive = torch.clamp_min(given, 0, out=scratch.matrix("positive", given, given.shape[1]))
+    hidden = torch.mm(positive, weights[0], out=scratch.matrix("hidden", given, weights[0].shape[1]))
+    for index, kernel in enumerate(kernels):
+        size = kernel.shape[1]
+        inner = torch.clamp_min(hidden[:, :size], 0, out=scratch.matrix("inner", given, size))
+        piece = F.conv2d(as_map(inner, x), kernel, padding=1)
+        yield piece
+        hidden = hidden[:, size:]
+        if index + 1 < len(kernels):
+            new = torch.clamp_min(rows(piece), 0, out=scratch.matrix("new", given, piece.shape[1]))
+            hidden.addmm_(new, weights[index + 1])
+
+
+def pool(x: Tensor, halve: bool) -> Tensor:
+    """Average over cells of 2x2, or nothing."""
+    return F.avg_pool2d(x, 2) if halve else x
+
+
+def pooled_dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool) -> Tensor:
+    """Return a dense block's output, pooled, B, width, H', W'."""
+    weights, scratch = weights_by_piece(first), Scratch()
+    parts = []
+    for part in in_parts(x):
+        found = [pool(part, halve)]
+        found += [pool(piece, halve) for piece in new_channels(part, weights, kernels, scratch)]
+        parts.append(torch.cat(found, dim=1))
+    return torch.cat(parts)
+
+
+class DenseBlockInParts(torch.autograd.Function):
     """A dense block's output, pooled, and each channel's mean and variance before pooling.
 
     Args:
@@ -33,10 +127,10 @@ class Pieces(torch.autograd.Function):
         """Go through the block."""
         count = len(tensors) // 2
         first, kernels = tensors[:count], tensors[count:]
-        weights = by_piece(first)
-        moments, wholes, scratch = Moments(), [], Scratch()
+        weights = weights_by_piece(first)
+        moments, wholes, scratch = RunningMoments(), [], Scratch()
         for part in in_parts(x):
-            wholes.append(torch.cat([part, *pieces_of(part, weights, kernels, scratch)], dim=1))
+            wholes.append(torch.cat([part, *new_channels(part, weights, kernels, scratch)], dim=1))
             moments.add(rows(wholes[-1]), scratch)
         mean, variance = moments.mean.to(x.dtype), (moments.spread / moments.count).to(x.dtype)
         ctx.halve, ctx.count = halve, moments.count
@@ -124,7 +218,7 @@ def kernel_gradient(inner: Tensor, grad: Tensor) -> Tensor:
     return (cells.t() @ inner).view(3, 3, -1, inner.shape[1]).flip(0, 1).permute(2, 3, 0, 1)
 
 
-class Moments:
+class RunningMoments:
     """Mean and sum of squared deviations of rows that come in parts, in float64."""
 
     count = 0

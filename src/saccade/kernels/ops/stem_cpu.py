@@ -1,4 +1,4 @@
-"""The stem of a dense embedding on the CPU: a convolution at full resolution and max pooling, some rows at a time.
+"""A stem on the CPU: a 3x3 convolution at full resolution and max pooling, some rows at a time.
 
 Fresh memory for the whole map costs more than the convolution; that for a band of its rows is used again by the next.
 """
@@ -11,10 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import dense_stage
-from .dense_stage import around, rows
+from . import dense_block_cpu
+from .dense_block_cpu import around
+from .positions import rows
 
 HALVE = (3, 3), (2, 2), (1, 1)  # kernel, stride and padding of the pooling
+
+
+def stem_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Convolve images by 3x3 kernels and pool to half the side, B, C, H / 2, W / 2."""
+    return F.max_pool2d(F.conv2d(x, weight, bias, padding=1), *HALVE)
 
 
 def bands(x: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
@@ -28,8 +34,8 @@ def bands(x: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """
     batch, _, height, width = x.shape
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    many = max(1, dense_stage.ROWS // (height * width))
-    tall = -(-dense_stage.ROWS // (2 * many * width))
+    many = max(1, dense_block_cpu.ROWS // (height * width))
+    tall = -(-dense_block_cpu.ROWS // (2 * many * width))
     for image in range(0, batch, many):
         for row in range(0, (height + 1) // 2, tall):
             top, bottom = max(0, 2 * row - 2), min(height, 2 * (row + tall))
@@ -41,7 +47,7 @@ def convolved(pixels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(pixels.permute(0, 3, 1, 2), weight, bias)
 
 
-def stem(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def stem_in_bands(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve images by 3x3 kernels and pool to half the side, B, C, H / 2, W / 2, channels last."""
     size = len(x), len(weight), -(-x.shape[2] // 2), -(-x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
@@ -51,14 +57,14 @@ def stem(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-class Stem(torch.autograd.Function):
+class StemInBands(torch.autograd.Function):
     """The same for training, keeping the images alone."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return B, C, H / 2, W / 2."""
         ctx.save_for_backward(x, weight, bias)
-        return stem(x, weight, bias)
+        return stem_in_bands(x, weight, bias)
 
     @staticmethod
     @once_differentiable
