@@ -241,7 +241,6 @@ def test_a_model_compiled_whole_runs_its_replacements_and_after_undo_its_plain_m
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(X), want)
-    assert "Fused" in repr(model)
     handle.undo()
     torch.testing.assert_close(compiled(X), want)
     assert traced == [True, True]
