@@ -135,9 +135,7 @@ def test_later_calls_of_a_kind_are_not_guarded(broken):
 
 def test_what_was_asked_for_by_name_and_does_nothing_is_told(rows):
     rows(row(CountedLinear, devices=("cuda",)), row(CountedLinear, name="other"))
-    assert Guard(build(), "train", "toy,other").describe() == (
-        "kernels: other; toy does nothing: it is made for cuda"
-    )
+    assert Guard(build(), "train", "toy,other").describe() == ("kernels: other; toy does nothing: it is made for cuda")
     assert Guard(build(), "train", "off").describe() == "kernels: none"
 
 
@@ -209,7 +207,7 @@ def test_an_optimized_copy_has_kernels_or_does_without_and_the_model_stays_plain
     want = model(X)
     with pytest.warns(UserWarning, match="toy are left out"):
         fast = optimize(model, X, compile=compile)
-        torch.testing.assert_close(fast(X), want)
+    torch.testing.assert_close(fast(X), want)
     assert not any(isinstance(m, BrokenLinear) for m in fast.modules())
     rows(row(CountedLinear))
     fast = optimize(model, X, compile=compile)
