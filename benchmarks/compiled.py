@@ -26,7 +26,7 @@ import timm
 import torch
 from torch import nn
 
-import saccade  # noqa: F401 registers the backbones
+import saccade
 from saccade.config import TrainConfig, overlay
 from saccade.models import list_backbones
 from saccade.spawning import cores
@@ -97,6 +97,7 @@ def time_one(args: argparse.Namespace, name: str, mode: str, lock: str) -> None:
     training = mode != "infer"
     model, images, labels = build(args, name, torch.device("cuda"))
     model.train(training)
+    saccade.accelerate(model, "train" if training else "infer")
     compiled = compile_parts(model) if mode == "blocks" else torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -163,6 +164,7 @@ def time_first(args: argparse.Namespace, name: str, how: str) -> None:
     torch.manual_seed(0)
     with torch_settings(config, device):
         model, images, labels = build(args, name, device)
+        saccade.accelerate(model)
         compile_parts(model.train())
         begun = time.perf_counter()
         with torch.autocast(device.type, torch.bfloat16 if gpu else torch.float32, enabled=gpu):

@@ -1,17 +1,18 @@
-"""What the code that exists for speed alone is worth as a user gets it: gates open, shut and left out one at a time.
+"""What kernels are worth as a user gets them: all of them, none, and all but one.
 
     python benchmarks/kernels_table.py --out table.jsonl                         # every group, the most important first
     python benchmarks/kernels_table.py --out table.jsonl --groups train1,train2 --budget 500
     python benchmarks/kernels_table.py --out table.jsonl --against OTHER/src     # this version and another one
     python benchmarks/kernels_table.py --out trial.jsonl --smoke                 # every path, tiny, on a CPU
 
-A cell is what is done, a model and a value of SACCADE_KERNELS; each has a process of its own:
+A cell is what is done, a model and a value of SACCADE_KERNELS, which another version reads as well; each has a process
+of its own:
 
     train       the step of `saccade train` as its loop runs it: on a GPU by compiled blocks, replayed as a CUDA graph,
                 and the same steps kernel by kernel (engine.graphs=false); compiled: with engine.compile=true on a CPU
     demo        the same with the recipe of `make demo` on the embedded images
     optimize    `saccade.optimize`, on a GPU compiled and in bfloat16
-    eager       timm.create_model, inference and a training step, on a GPU by autocast
+    eager       timm.create_model with saccade.accelerate, inference and a training step, on a GPU by autocast
     predict     what `saccade predict` asks of a model, without reading files
 
 The cells of a group get ready side by side, at most `--at-once`. When all are, or the limit has passed, they are timed
@@ -20,6 +21,7 @@ written as soon as they are timed; cells in the file already are left out. Image
 """
 
 import argparse
+import copy
 import json
 import os
 import platform
@@ -36,15 +38,21 @@ from typing import Any
 
 SWIN, VIT = "swin_tiny_patch4_window7_224", "vit_tiny_patch16_224"
 OURS = ("glnet_4g", "glnet_stl", "nommer_tiny", "sot_small")
-LEFT_OUT = ("norm", "depthwise", "gelu", "cluster", "attention", "ports", "pool", "biases", "halves", "unbiased")
-LEFT_OUT += ("cluster_forms", "patches", "late_bias", "max_pool")
 OTHER = "src="  # before the folder of another version, in the place of SACCADE_KERNELS
 PLACE = Path(tempfile.gettempdir()) / "kernels_table"
 Cell = tuple[str, str, str]  # what is done, model, SACCADE_KERNELS
 
 
+def left_out(device: str, mode: str) -> list[str]:
+    """Return the kernels of the table that a device and a mode have."""
+    from saccade.kernels.apply import unavailable
+    from saccade.kernels.table import KERNELS
+
+    return [one.name for one in KERNELS if not one.workaround and unavailable(one, device, mode) is None]
+
+
 def both(*names: str, kind: str) -> list[Cell]:
-    """Return cells with all gates open and with all shut."""
+    """Return cells with all kernels and with none."""
     return [(kind, name, kernels) for name in names for kernels in ("auto", "off")]
 
 
@@ -66,9 +74,10 @@ def gpu_groups() -> dict[str, list[Cell]]:
         for number, pair in enumerate((OURS[:2], OURS[2:]), 1):
             groups[f"{kind}{number}"] = [*both(*pair, kind=kind), (kind, SWIN, "auto")]
     groups["eager"] = [*both(*OURS, kind="eager"), ("eager", SWIN, "auto")]
-    for start in range(0, len(LEFT_OUT), 4):
-        for name in ("glnet_4g", "glnet_stl"):
-            some = LEFT_OUT[start : start + 4]
+    kernels = left_out("cuda", "train")
+    for start in range(0, len(kernels), 4):
+        for name in OURS:
+            some = kernels[start : start + 4]
             groups[f"{name}{start // 4 + 1}"] = [("train", name, "auto"), *(("train", name, f"-{one}") for one in some)]
     return groups
 
@@ -82,15 +91,18 @@ def cpu_groups() -> dict[str, list[Cell]]:
     groups["compiled_vit"] = [*both(VIT, kind="compiled"), ("train", VIT, "off")]
     for kind in ("eager", "predict", "optimize"):
         groups |= {f"{kind}_{name}": both(name, kind=kind) for name in names}
-    for gate in ("reuse", "dense"):
-        groups[f"demo_{gate}"] = [("demo", "glnet_nano", kernels) for kernels in ("auto", "off", f"-{gate}")]
+    for name in left_out("cpu", "train"):
+        groups[f"demo_{name}"] = [("demo", "glnet_nano", kernels) for kernels in ("auto", "off", f"-{name}")]
     return groups
 
 
 def smoke_groups() -> dict[str, list[Cell]]:
     """Return one group of every kind."""
     groups = {kind: both("glnet_nano", kind=kind) for kind in ("demo", "train", "eager", "predict", "optimize")}
-    groups["left_out"] = [("train", "glnet_nano", kernels) for kernels in ("auto", "-depthwise", "-no_such_gate")]
+    groups["left_out"] = [
+        ("train", "glnet_nano", kernels)
+        for kernels in ("auto", *(f"-{one}" for one in left_out("cpu", "train")[:1]), "-no_such")
+    ]
     groups["compiled"] = [("compiled", "sot_7", "off")]
     return groups
 
@@ -358,6 +370,7 @@ class Alone:
         self.out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # whatever prints, prints into the log
         self.args, self.gpu, self.begun = args, args.device == "cuda", time.perf_counter()
+        self.names: Sequence[str] = ()  # kernels that run; an earlier version does not tell
 
     def run(self, kind: str, model: str) -> None:
         """Do what a cell asks for until the process is ended."""
@@ -372,18 +385,25 @@ class Alone:
             first = time.perf_counter() - begun
             for step in steps.values():
                 self.spent(step, 4)
-            self.tell({"first_s": first})
+            self.tell({"first_s": first, "kernels": list(self.names)})
             while sys.stdin.readline():
                 self.answer({mode: self.spent(step, self.args.steps) for mode, step in steps.items()})
+
+    def named(self, model: Any) -> tuple[str, ...]:
+        """Return the kernels whose replacements are in a model."""
+        try:
+            from saccade.kernels.table import KERNELS
+        except ImportError:
+            return ()
+        kinds = {type(module) for module in model.modules()}
+        return tuple(one.name for one in KERNELS if not kinds.isdisjoint(one.replacements))
 
     def tell(self, more: dict[str, Any]) -> None:
         """Say that all is ready."""
         import torch
 
-        from saccade.layers import switch
-
         found = {"ready_s": time.perf_counter() - self.begun, "batch_size": self.args.batch_size, **more}
-        found |= {"threads": torch.get_num_threads(), "open": len(switch.OPEN)}
+        found |= {"threads": torch.get_num_threads()}
         if self.gpu:
             found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
             torch.cuda.empty_cache()
@@ -464,6 +484,7 @@ class Alone:
         model, images = self.create(name)
         images = images.to(torch.bfloat16) if self.gpu else images
         fast = saccade.optimize(model.to(images.dtype).eval(), images[:2], compile=self.gpu)
+        self.names = self.named(fast)
 
         def infer() -> None:
             with torch.inference_mode():
@@ -476,8 +497,14 @@ class Alone:
         import torch
         import torch.nn.functional as F
 
+        import saccade
+
         model, images = self.create(name)
         labels = torch.arange(len(images), device=images.device) % 1000
+        asked = copy.deepcopy(model).eval()
+        if "accelerate" in dir(saccade):  # earlier versions have kernels in their layers
+            found = [*saccade.accelerate(model, "train").names, *saccade.accelerate(asked, "infer").names]
+            self.names = list(dict.fromkeys(found))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
         def half() -> Any:
@@ -485,7 +512,7 @@ class Alone:
 
         def infer() -> None:
             with torch.inference_mode(), half():
-                model.eval()(images)
+                asked(images)
 
         def train() -> None:
             with half():
@@ -508,6 +535,7 @@ class Alone:
         names, third = tuple(str(number) for number in range(1000)), [0.3] * 3
         spec = InputSpec(outputs=names, in_chans=3, img_size=self.args.size, mean=third, std=third, task="classify")
         opened = TorchPredictor(LoadedModel(model.eval(), spec, name, "timm"))
+        self.names = self.named(model)
         pixels = torch.randint(0, 256, images.shape, dtype=torch.uint8)
         return {"predict": lambda: opened.outputs(pixels)}
 
@@ -540,11 +568,12 @@ class Watch:
             loop.feed.expand(batch, strong=strong)
 
         size = len(next(iter(batch.values())))
-        graphs = bool(loop.graphs)
+        graphs, guard = bool(loop.graphs), getattr(loop, "guard", None)
         self.found |= {
             "batch_size": size,
             "replayed": graphs and any(r.graph is not None for r in loop.replays.values()),
         }
+        self.found["kernels"] = list(guard.names) if guard is not None else []
         self.found |= {"compiled": bool(loop.config.engine.compile), "augment_ms": self.alone.spent(expand, 5)}
         self.alone.tell(self.found)
         while sys.stdin.readline():

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import saccade  # noqa: F401  (registers the backbones)
+import saccade
 from saccade.training.engine import Replay, compile_parts
 
 MODEL: dict[str, Any] = {"img_size": 32, "patch_size": 4, "num_classes": 100, "embed_dim": 192, "depth": 6}
@@ -69,6 +69,7 @@ def single(args: argparse.Namespace, seed: int) -> Callable[[], None]:
     """Return a step of one seed."""
     model = build(seed).cuda().train()
     if args.compile:
+        saccade.accelerate(model)
         compile_parts(model)
     optimizer = adamw(model.parameters())
 

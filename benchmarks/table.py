@@ -246,6 +246,7 @@ def prepare(name: str, args: argparse.Namespace) -> tuple[Callable[[], Any], int
         images = images.to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
         run = saccade.optimize(model.to(images.dtype), images[:2], compile=compiled)
     else:
+        saccade.accelerate(model, "infer")
         run = torch.compile(model) if compiled else model
 
     def infer() -> None:
@@ -259,6 +260,7 @@ def train_model(model: nn.Module, images: torch.Tensor, *, compiled: bool) -> Ca
     """Return a training step of a classifier."""
     labels = torch.randint(1000, (len(images),), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=DEVICE == "cuda")
+    saccade.accelerate(model)
     run = torch.compile(model.train()) if compiled else model.train()
 
     def step() -> None:
@@ -287,6 +289,7 @@ def train_task(model_name: str, plugin: str, images: torch.Tensor, *, compiled: 
     labels = torch.randint(1000, (len(images),), device=DEVICE)
     generator = torch.Generator(DEVICE).manual_seed(0)
     optimizer = torch.optim.AdamW(task.parameters(), lr=1e-4, fused=True, capturable=DEVICE == "cuda")
+    saccade.accelerate(task)
     run = torch.compile(task) if compiled else task
 
     def step_with(drawn: dict[str, torch.Tensor]) -> None:

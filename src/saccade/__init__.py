@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .deployment.serve import serve
     from .evaluation.evaluate import evaluate
     from .explanation.explain import explain
+    from .kernels import accelerate
     from .models import CheckpointError, LoadReport, list_backbones, load_official
     from .plugins import (
         ContextBroadcast,
@@ -61,6 +62,7 @@ __all__ = [
     "TokenEmbedding",
     "TokenLabelling",
     "UniformHead",
+    "accelerate",
     "attach",
     "attached",
     "average_weights",
@@ -84,6 +86,7 @@ __all__ = [
 # Where a name is that no package of these gives by itself: models, plugins, tasks.
 HOMES = {
     "InputSpec": "data.spec",
+    "accelerate": "kernels",
     "average_weights": "averaging",
     "compare": "comparison.compare",
     "cross_validate": "comparison.cross",
@@ -99,7 +102,7 @@ HOMES = {
     "tune": "tuning.tune",
 }
 PACKAGES = (
-    *("comparison", "data", "deployment", "evaluation", "explanation", "layers"),
+    *("comparison", "data", "deployment", "evaluation", "explanation", "kernels", "layers"),
     *("models", "plugins", "report", "statistics", "tasks", "training", "tuning"),
 )
 

@@ -17,7 +17,7 @@ from .wording import is_memory_error
 
 VERBS = (
     *("train", "watch", "tune", "compare", "evaluate", "explain"),
-    *("predict", "export", "serve", "data", "models", "benchmark"),
+    *("predict", "export", "serve", "data", "models", "kernels", "benchmark"),
 )
 
 

@@ -153,6 +153,7 @@ class EngineConfig:
     grad_checkpointing: bool = False
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun
     threads: int | None = None  # of the CPU
+    kernels: str = "auto"  # fast code that stands for plain modules: "auto", "off", "gelu,attention" alone, "-gelu" not
 
 
 @dataclass(kw_only=True)
@@ -350,6 +351,8 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
             near = _nearest(config, short(full), prefix, hints)
             raise ConfigError(f"{source}: there is no setting {short(full)!r}{near}")
         current = getattr(config, name)
+        if full == "engine.kernels" and value is False:
+            value = "off"  # as YAML reads the word
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 given = short(repr(value))

@@ -7,7 +7,7 @@ from typing import Any
 from saccade.config import parse_settings
 from saccade.training.recipes import SHORT_FLAGS
 
-PLAIN = ("epochs", "batch_size", "lr", "img_size", "device", "group", "checkpoint")
+PLAIN = ("epochs", "batch_size", "lr", "img_size", "device", "kernels", "group", "checkpoint")
 
 
 def lost(config: dict[str, Any], words: list[str]) -> list[str]:

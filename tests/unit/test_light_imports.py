@@ -12,7 +12,7 @@ import saccade
 from saccade.cli import VERBS, main
 from saccade.importing import quick_imports
 
-HEAVY = ("torch", "timm", "numpy", "jsonargparse")
+HEAVY = ("torch", "timm", "numpy", "jsonargparse", "saccade.kernels")
 
 
 def run(code, *words):
@@ -31,7 +31,7 @@ def asked(*words):
     return done.returncode, out, done.stderr, heavy.strip()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["models"]])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["kernels", "--help"], ["models"]])
 def test_help_version_and_models_import_nothing_heavy(words):
     status, out, _, heavy = asked(*words)
     assert (status, heavy) == (0, "[]")
@@ -92,6 +92,7 @@ def test_import_is_light_and_what_is_named_is_there_once_it_is_used():
         "assert 'torch' not in sys.modules\n"
         "from timm.models import is_model\n"
         "assert is_model('glnet_nano')\n"
+        "assert 'saccade.kernels' not in sys.modules\n"
         "assert {'train', 'compare', 'attach', 'Handle', 'plugins'} <= set(dir(saccade))\n"
         "from saccade import train, Handle, InputSpec\n"
         "assert saccade.models.list_backbones() == saccade.list_backbones()\n"

@@ -37,6 +37,17 @@ class Args(Namespace):
             )
 
 
+def add_kernels(parser: ArgumentParser, *, default: str | None = "auto") -> None:
+    """Add the switch of kernels; None leaves it to the settings."""
+    parser.add_argument(
+        "--kernels",
+        default=default,
+        metavar="auto|off|NAME,...",
+        help="which of `saccade kernels` may run; --kernels=-NAME is all but one"
+        + ("" if default else "; all if not given"),
+    )
+
+
 def add_weights(parser: ArgumentParser) -> None:
     """Add the flags of trained weights, and of samples that belong together, which several verbs have."""
     parser.add_argument(

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from . import Args
+from . import Args, add_kernels
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -15,6 +15,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--img-size", type=int, default=224)
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    add_kernels(parser)
     parser.add_argument("--precision", default="float32", help="float32, bfloat16 or float16 (autocast)")
     parser.add_argument("--compile", action="store_true", help="time the compiled models as well")
 
@@ -29,7 +30,7 @@ def run(args: Args) -> None:
     require_number("--batch-size", args.batch_size, 1, 2**20)
     require_number("--img-size", args.img_size, 1, 16384)
     open_device(args.device)
-    shared: dict[str, Any] = {name: args[name] for name in ("batch_size", "img_size", "device", "precision")}
+    shared: dict[str, Any] = {name: args[name] for name in ("batch_size", "img_size", "device", "precision", "kernels")}
     settings = [
         Setting(mode=m, compiled=c, **shared) for m in MODES for c in ([False, True] if args.compile else [False])
     ]

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..importing import quick_imports
-from . import Args, add_weights
+from . import Args, add_kernels, add_weights
 
 WRITES = r"cost\.json"  # in a run's folder
 
@@ -47,6 +47,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--margin", type=float, help="a difference too small to matter, such as 0.005")
     parser.add_argument("--parallel", type=int, help="runs side by side; one a GPU if not given")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; all GPUs if there are any")
+    add_kernels(parser, default=None)
     parser.add_argument(
         "--set", action="append", metavar="NAME=VALUE", help="any other setting of all arms; repeatable"
     )

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..importing import quick_imports
 from ..wording import count_of
-from . import Args
+from . import Args, add_kernels
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -31,6 +31,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="images asked together")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    add_kernels(parser)
     parser.add_argument("--null", action="store_true", help="names on standard input end with a zero byte")
     parser.add_argument("--max-pixels", type=int, default=120_000_000, help="a larger image is refused")
     parser.add_argument("--trust", action="store_true", help="open a .pt2 file, which can run anything")

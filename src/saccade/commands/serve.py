@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from . import Args
+from . import Args, add_kernels
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -11,6 +11,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; by default for this machine alone")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    add_kernels(parser)
     parser.add_argument("--token", help="clients must send it; better set as SACCADE_TOKEN, which `ps` does not show")
     parser.add_argument("--batch-size", type=int, default=32, help="images that share a forward pass at most")
     parser.add_argument("--wait-ms", type=float, default=5.0, help="an image waits so long for others at most")

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..importing import quick_imports
-from . import Args, add_weights
+from . import Args, add_kernels, add_weights
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
 WRITES = (
@@ -43,6 +43,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="the run's folder; a new one under runs/ if not given")
     parser.add_argument("--resume", help="a run's folder to resume")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; a GPU if there is one")
+    add_kernels(parser, default=None)
     parser.add_argument("--workers", type=int, help="processes that read files")
     parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="any other setting; repeatable")
     parser.add_argument("--time", help="that the run may take, such as 10m or 1h30m: its epochs are fitted to it")

@@ -18,7 +18,7 @@ from ..training.recipes import SHORT_FLAGS, configure, default_recipe
 
 BASE = "base"
 # Short flags that all arms share, or that `+` writes.
-OF_ALL = ("data", "columns", "plugins", "seed", "device", "workers")
+OF_ALL = ("data", "columns", "plugins", "seed", "device", "kernels", "workers")
 SHORT = {name: dotted for name, dotted in SHORT_FLAGS.items() if name not in OF_ALL}
 NAME = re.compile(r"\w[\w .+-]*")
 

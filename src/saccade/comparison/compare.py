@@ -62,6 +62,7 @@ def compare(
     tune: str | float | None = None,
     parallel: int | None = None,
     device: str | None = None,
+    kernels: str | None = None,
     seeds_fixed: bool = False,
     paired: bool = True,
     overwrite: bool = False,
@@ -99,6 +100,7 @@ def compare(
             on a part of the training samples before the comparison.
         parallel: runs side by side, each in a process of its own; one a GPU by default, and one on a CPU.
         device: cpu, cuda, cuda:1, ...; all GPUs if there are any.
+        kernels: as for `train`, in all arms.
         seeds_fixed: speak about these very trainings alone, which allows a single seed.
         paired: False takes runs of one seed for unrelated.
         overwrite: let this take the place of another comparison in the folder.
@@ -135,6 +137,7 @@ def compare(
             tune=tune,
             parallel=parallel,
             device=device,
+            kernels=kernels,
             seeds_fixed=seeds_fixed,
             paired=paired,
             overwrite=overwrite,

@@ -53,6 +53,7 @@ class Request:
     tune: str | float | None = None
     parallel: int | None = None
     device: str | None = None
+    kernels: str | None = None
     seeds_fixed: bool = False
     paired: bool = True
     overwrite: bool = False

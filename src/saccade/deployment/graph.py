@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ..data.spec import InputSpec
+from ..kernels import removed
 from ..tasks.opening import find_task
 from .bundle import FRAMED, INSTALL, KEY, MEMBER, Bundle, ExportError
 from .resampling import frame
@@ -104,7 +105,7 @@ def trace(wrapped: WithPreprocessing) -> ExportedProgram:
         side = wrapped.spec.img_size
         examples = wrapped.examples(torch.zeros(1, wrapped.spec.in_chans, side, side, dtype=torch.uint8))
         shapes = (tuple({0: dynamic, **({1: dynamic} if wrapped.any_width else {})} for _ in examples),)
-    with quietly(), torch.no_grad():
+    with quietly(), torch.no_grad(), removed(wrapped):
         try:
             program = torch.export.export(wrapped, examples, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # tracing a foreign module can fail in any way

@@ -11,6 +11,7 @@ from timm.layers import DropBlock2d, DropPath, to_2tuple
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from ..kernels import Guard, strip
 from ..layers.linear import Linear
 from .folding import Change, Undo, bias_folds, folds, hooked, replacement, run, tensors_of, wide
 from .graph import shortened
@@ -22,7 +23,12 @@ NARROW, WIDE = 128, 512  # inputs between which a linear layer is taken to gain 
 
 @torch.inference_mode(False)  # a caller's inference mode would make weights that cannot be laid out anew
 def optimize(
-    model: nn.Module, example: Tensor | tuple[Any, ...] | None = None, *, compile: bool = False, tolerance: float = 1e-4
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...] | None = None,
+    *,
+    compile: bool = False,
+    tolerance: float = 1e-4,
+    kernels: str = "auto",
 ) -> nn.Module:
     """Return a copy of a model that computes the same function in evaluation mode, in less time.
 
@@ -37,6 +43,7 @@ def optimize(
         compile: return the copy compiled by `torch.compile`; on a GPU each shape that it is called with is replayed as
             a CUDA graph from its third call on.
         tolerance: the largest difference of an output that is allowed, in shares of the largest output.
+        kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
 
     Returns:
         The copy, in evaluation mode, without gradients, in the given model's precision. A model in half precision is
@@ -64,14 +71,32 @@ def optimize(
     _require(_difference(_answer(fast, args), expected), tolerance, "the optimized copy's answer")
     if precision in HALF:
         fast.to(precision)
+    guard = Guard(fast, "infer", kernels)  # after the folds, which know plain classes alone
     if not compile:
+        guard.run(lambda: run(fast, _in_precision(args, precision)))
+        if precision not in HALF and not same() and guard.names:
+            guard.leave_out("its answer differs")
         return fast
-    compiled: Any = torch.compile(fast, mode="reduce-overhead") if on_gpu else torch.compile(fast)
-    if on_gpu:
-        compiled.register_forward_hook(_own_answer)
+    compiled = _compiled(fast, guard, on_gpu=on_gpu)
     if precision not in HALF:
         _require(_difference(_answer(compiled, args), expected), tolerance, "the compiled copy's answer")
     return compiled
+
+
+def _compiled(fast: nn.Module, guard: Guard, *, on_gpu: bool) -> nn.Module:
+    """Compile a copy; a call in which a kernel fails compiles it anew without kernels."""
+    compiled: Any = torch.compile(fast, mode="reduce-overhead") if on_gpu else torch.compile(fast)
+    if on_gpu:
+        compiled.register_forward_hook(_own_answer)
+    if guard.names:
+        inner = compiled.forward
+        compiled.forward = lambda *args, **kwargs: guard.run(lambda: inner(*args, **kwargs))
+    return compiled
+
+
+def _in_precision(args: tuple[Any, ...], precision: torch.dtype | None) -> tuple[Any, ...]:
+    """Return arguments as the copy takes them in the end."""
+    return tree_map_only(Tensor, lambda x: x.to(precision) if x.is_floating_point() else x, args)
 
 
 def _own_answer(module: nn.Module, args: Any, answer: Any) -> Any:  # noqa: ARG001
@@ -135,6 +160,7 @@ def _copied(model: nn.Module) -> nn.Module:
         fast = copy.deepcopy(model)
     except Exception as error:  # a foreign module may hold anything
         raise ValueError(f"{type(model).__name__} cannot be copied by copy.deepcopy: {shortened(error)}") from error
+    strip(fast)  # of what stands for plain modules in the given model
     fast.eval().requires_grad_(False)
     for parameter in fast.parameters():
         parameter.grad = None

@@ -67,6 +67,7 @@ def predict(
     top: int = 5,
     workers: int = 4,
     device: str = "cpu",
+    kernels: str = "auto",
     null: bool = False,
     keep: bool = False,
     max_pixels: int = MAX_PIXELS,
@@ -85,6 +86,7 @@ def predict(
         top: how many parts of an answer to name, where there are many, such as classes.
         workers: threads that read and decode.
         device: cpu, cuda, cuda:1, ...
+        kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
         null: names on standard input end with a zero byte.
         keep: keep the images, brought to at most 640 pixels a side, in the predictions.
         max_pixels: a larger image is bad.
@@ -94,7 +96,9 @@ def predict(
         if value < 1:
             raise ValueError(f"{name}={value} was given; it is 1 or more")
     given = [images] if isinstance(images, str | Path) else images
-    predictor = target if isinstance(target, Predictor) else open_predictor(target, device=device, trust=trust)
+    predictor = target
+    if not isinstance(predictor, Predictor):
+        predictor = open_predictor(predictor, device=device, kernels=kernels, trust=trust)
     reader: TextReader | QuestionReader | _Reader
     reads = predictor.task.reads
     if keep and reads != "image":

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..data.augment import Normalize
 from ..data.spec import InputSpec
 from ..files import physical_memory
+from ..kernels import Guard
 from ..loading import LoadedModel, find_target, open_model
 from ..plugins import attached
 from ..tasks import Task
@@ -89,14 +90,20 @@ class Predictor(ABC):
 
 
 class TorchPredictor(Predictor):
-    """A module that answers."""
+    """A module that answers; kernels are swapped into it.
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    Args:
+        loaded: the module, on its device.
+        kernels: "auto", "off" or names, as `saccade kernels` lists them.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, kernels: str = "auto") -> None:
         bundle = Bundle.of(loaded.model, loaded.spec, name=loaded.name, plugins=plugin_names(loaded.model))
         super().__init__(loaded.name, loaded.origin, bundle=bundle)
         self.model, self.device = loaded.model, loaded.device
         self.normalize = Normalize(loaded.spec.mean, loaded.spec.std, device=self.device)
         self._task = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
+        self.guard = Guard(self._task, "infer", kernels)
         self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
 
     def outputs(self, images: Tensor) -> np.ndarray:
@@ -105,7 +112,7 @@ class TorchPredictor(Predictor):
             asked = self.task.unpack(images.to(self.device), self.spec)
             if "image" in asked:
                 asked["image"] = self.normalize(asked["image"])
-            return self._task(asked)["output"].float().cpu().numpy()
+            return self.guard.run(lambda: self._task(asked)["output"].float().cpu().numpy())
 
 
 class OnnxPredictor(Predictor):
@@ -185,26 +192,29 @@ class ProgramPredictor(Predictor):
             return self.program(*self.task.unpack(images, self.spec).values()).float().numpy()
 
 
-def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = False) -> Predictor:
+def open_predictor(target: str | Path, *, device: str = "cpu", kernels: str = "auto", trust: bool = False) -> Predictor:
     """Open what answers images.
 
     Args:
         target: a run's folder or its `model.safetensors`; a `.onnx` or `.pt2` file that `saccade export` wrote; the
             name of a model timm has pretrained weights for; or NAME@FILE.
         device: cpu, cuda, cuda:1, ...
+        kernels: "auto", "off" or names, as `saccade kernels` lists them; an exported file has none.
         trust: open a `.pt2` file, which is a program, although anything could be in it.
     """
     path = Path(target).expanduser()
     if path.suffix.lower() in (".onnx", ".pt2") and not path.is_dir():
         if not path.is_file():
             raise FileNotFoundError(f"there is no {path}; `saccade export RUN` writes one")
+        if kernels not in ("auto", "off"):
+            raise ExportError(f"kernels={kernels!r} was given; {path.name} is an exported file, which runs without any")
         return (
             OnnxPredictor(path, device=device)
             if path.suffix.lower() == ".onnx"
             else ProgramPredictor(path, device=device, trust=trust)
         )
     opened = find_target(target, allowed="a run's folder, a .onnx file that `saccade export` wrote")
-    return TorchPredictor(open_model(opened, device=device))
+    return TorchPredictor(open_model(opened, device=device), kernels=kernels)
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:

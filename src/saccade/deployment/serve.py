@@ -33,6 +33,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     device: str = "cpu",
+    kernels: str = "auto",
     token: str | None = None,
     batch_size: int = 32,
     wait_ms: float = 5.0,
@@ -51,6 +52,7 @@ def serve(
         host: address to listen on; only this machine reaches the default one.
         port: 0 takes a free one.
         device: cpu, cuda, cuda:1, ...
+        kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
         token: what clients must send as `Authorization: Bearer`; the environment's SACCADE_TOKEN if not given.
         batch_size: images that share a forward pass at most.
         wait_ms: milliseconds an image waits for others at most, when the model is free.
@@ -88,7 +90,7 @@ def serve(
     )
     runs = RunIndex(browse, [path for path in paths if Path(path).is_dir()])
     with _listen(host, port) as listener:
-        models = [_open(path, device=device, trust=trust) for path in paths]
+        models = [_open(path, device=device, kernels=kernels, trust=trust) for path in paths]
         app = create_app(models, settings=settings, runs=runs)
         _announce(listener, app, open_to_all=names is None and settings.token is None)
         run_server(app, listener)
@@ -166,8 +168,8 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _open(target: str | Path, *, device: str, trust: bool) -> tuple[Predictor, Explainer | None]:
-    predictor = open_predictor(target, device=device, trust=trust)
+def _open(target: str | Path, *, device: str, kernels: str, trust: bool) -> tuple[Predictor, Explainer | None]:
+    predictor = open_predictor(target, device=device, kernels=kernels, trust=trust)
     # What is slow the first time, or fails, does so before anyone asks.
     blank = np.zeros((predictor.img_size, predictor.img_size, 3), np.uint8)
     asked = pack(predictor, blank, ("a",) * len(predictor.spec.extra.get("columns", "a")))

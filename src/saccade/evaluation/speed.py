@@ -15,8 +15,9 @@ from typing import Any
 import timm
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
+from ..kernels import Guard
 from ..loading import open_model
 from ..models._identify import require_model
 from ..pretrained import PREFIX, find_specification
@@ -36,6 +37,7 @@ class Setting:
     device: str = "cpu"
     precision: str = "float32"
     channels_last: bool = False
+    kernels: str = "auto"  # as `saccade kernels` lists them
     rounds: int = 5
     seconds: float = 1.0
 
@@ -47,6 +49,7 @@ class Timing:
     images_per_second: float  # median over rounds
     spread: float  # (largest - smallest) / median of the rounds
     peak_mib: float  # the most memory tensors took during a step, beyond what was held before it
+    kernels: tuple[str, ...] = ()  # that ran
 
 
 def race(names: list[str], setting: Setting) -> dict[str, Timing]:
@@ -59,7 +62,7 @@ def race(names: list[str], setting: Setting) -> dict[str, Timing]:
         raise ValueError(f"mode {setting.mode!r} was given; allowed are {', '.join(MODES)}")
     if setting.precision not in PRECISIONS:
         raise ValueError(f"precision {setting.precision!r} was given; allowed are {', '.join(PRECISIONS)}")
-    steps = {name: make_step(name, setting) for name in names}
+    steps = {name: TimedStep(name, setting) for name in names}
     peaks = {name: peak_memory(step, setting.device) for name, step in steps.items()}  # warms up as well
     counts = {name: repeats_in(step, setting) for name, step in steps.items()}
     rates: dict[str, list[float]] = {name: [] for name in names}
@@ -71,6 +74,7 @@ def race(names: list[str], setting: Setting) -> dict[str, Timing]:
             images_per_second=statistics.median(values),
             spread=(max(values) - min(values)) / statistics.median(values),
             peak_mib=peaks[name],
+            kernels=steps[name].guard.names,
         )
         for name, values in rates.items()
     }
@@ -79,7 +83,8 @@ def race(names: list[str], setting: Setting) -> dict[str, Timing]:
 def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
     """Return a table of races; every ratio is against the last model of its race, the peer.
 
-    Memory is what a step takes at its highest beyond what is held before it: weights, and the optimizer's state.
+    Memory is what a step takes at its highest beyond what is held before it: weights, and the optimizer's state. Below
+    the table stand the kernels that ran.
     """
     lines = [
         "| mode | engine | batch | size | model | images/s | spread | ratio | peak MiB, weights apart | ratio |",
@@ -96,41 +101,57 @@ def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
                 f"| {timing.images_per_second:.3g} | {timing.spread:.0%} | {speed:.2f}x "
                 f"| {timing.peak_mib:.0f} | {memory:.2f}x |"
             )
+    kernels = {
+        f"{name} {setting.mode}": ", ".join(timing.kernels)
+        for setting, timings in results
+        for name, timing in timings.items()
+        if timing.kernels
+    }
+    lines += ["", *(f"Kernels of {what}: {names}." for what, names in kernels.items())] if kernels else []
     return "\n".join(lines)
 
 
-def make_step(name: str, setting: Setting) -> Callable[[], None]:
-    """Return a function that runs one inference or training step of a freshly built model on random images."""
-    device = torch.device(setting.device)
-    model: Any = create_for(name, setting.img_size).to(device)
-    channels = getattr(model, "in_chans", None) or 3
-    images = torch.randn(setting.batch_size, channels, setting.img_size, setting.img_size, device=device)
-    labels = torch.randint(model.num_classes, (setting.batch_size,), device=device)
-    if setting.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-        images = images.to(memory_format=torch.channels_last)
-    model.train(setting.mode == "training")
-    run: Callable[[Tensor], Tensor] = torch.compile(model) if setting.compiled else model
+class TimedStep:
+    """One inference or training step of a freshly built model on random images."""
 
-    def autocast() -> torch.autocast | nullcontext[None]:
-        dtype = PRECISIONS[setting.precision]
-        return nullcontext() if dtype is torch.float32 else torch.autocast(device.type, dtype)
+    def __init__(self, name: str, setting: Setting) -> None:
+        self.setting, self.device = setting, torch.device(setting.device)
+        model: Any = create_for(name, setting.img_size).to(self.device)
+        channels, side = getattr(model, "in_chans", None) or 3, setting.img_size
+        self.images = torch.randn(setting.batch_size, channels, side, side, device=self.device)
+        self.labels = torch.randint(model.num_classes, (setting.batch_size,), device=self.device)
+        if setting.channels_last:
+            model = model.to(memory_format=torch.channels_last)
+            self.images = self.images.to(memory_format=torch.channels_last)
+        training = setting.mode == "training"
+        self.model = model.train(training)
+        self.guard = Guard(self.model, "train" if training else "infer", setting.kernels, renew=self._compile)
+        self._compile()
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4) if training else None
 
-    def infer() -> None:
-        with torch.inference_mode(), autocast():
-            run(images)
+    def _compile(self) -> None:
+        self.run: Any = torch.compile(self.model) if self.setting.compiled else self.model
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4) if setting.mode == "training" else None
+    def __call__(self) -> None:
+        """Make the step; where kernels fail they are left out."""
+        self.guard.run(self._infer if self.optimizer is None else self._train)
 
-    def train() -> None:
-        assert optimizer is not None
-        with autocast():
-            loss = F.cross_entropy(run(images).float(), labels)
+    def _autocast(self) -> torch.autocast | nullcontext[None]:
+        dtype = PRECISIONS[self.setting.precision]
+        return nullcontext() if dtype is torch.float32 else torch.autocast(self.device.type, dtype)
+
+    def _infer(self) -> None:
+        with torch.inference_mode(), self._autocast():
+            self.run(self.images)
+
+    def _train(self) -> None:
+        assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            loss = F.cross_entropy(self.run(self.images).float(), self.labels)
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return train if setting.mode == "training" else infer
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
 
 def peak_memory(step: Callable[[], None], device: str) -> float:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..kernels import removed
 from ..layers.nominate import Nominator
 from ..layers.numerics import full_precision
 from ..layers.slots import SlotMixer
@@ -61,7 +62,7 @@ def capture(model: nn.Module, *inputs: Any, keep: int | None = None, **named: An
     """
     captured = Captured()
     listener = _Listener(captured, Layers.of(model, (*inputs, *named.values())), keep=keep)
-    with listener.named_modules(model), _uncompiled(), listener:
+    with removed(model), listener.named_modules(model), _uncompiled(), listener:
         captured.output = model(*inputs, **named)
     captured.unheard = listener.unheard()
     return captured

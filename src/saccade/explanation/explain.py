@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.spec import InputSpec
+from ..kernels import removed
 from ..loading import LoadedModel, open_device
 from ..plugins.tokens import HostError, find_host
 from ..report.markup import shorten
@@ -119,13 +120,14 @@ def explain(
     request = ViewRequest(loaded.model, 1, options, loaded=loaded, other=other, samples=many)
     request = replace(request, classes=loaded.spec.outputs or None)
     explained: list[ExplainedSample] = []
-    for begin in range(0, len(named), BATCH):
-        explained += _explain(request, named[begin : begin + BATCH], chosen, tell=tell)
-    for kind in chosen.values():
-        if kind.once:
-            tell(f"view: {kind.key}")
-            (view,) = kind.make(request)
-            explained = [replace(one, views=[*one.views, view]) for one in explained]
+    with removed(loaded.model), removed(nn.Module() if other is None else other.model):
+        for begin in range(0, len(named), BATCH):
+            explained += _explain(request, named[begin : begin + BATCH], chosen, tell=tell)
+        for kind in chosen.values():
+            if kind.once:
+                tell(f"view: {kind.key}")
+                (view,) = kind.make(request)
+                explained = [replace(one, views=[*one.views, view]) for one in explained]
     if layers is not None and not any(view.figures for sample in explained for view in sample.views):
         raise ValueError(f"no view has a figure of {', '.join(layers)}; leave layers= out to see which layers have one")
     name = None if other is None else other.name
@@ -249,19 +251,22 @@ def explain_texts(
     on = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     classes = classes or _classes(model)
     explained = []
-    for number, text in enumerate(listed):
-        if progress is not None:
-            progress(f"text {number + 1}")
-        name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
-        inputs = read_text(text, tokenizer, on)
-        with torch.no_grad(), eval_mode(model):
-            captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)
-        logits = find_logits(captured.output, 1)
-        answer: Shares = [] if logits is None else _answer(logits[0], classes)
-        request = ViewRequest(model, 1, Options(layers, method=method), restrict(captured, layers), tokenizer=tokenizer)
-        request = replace(request, inputs=inputs, classes=classes)
-        shown = [view for kind in chosen.values() for view in kind.make(request)]
-        explained.append(ExplainedSample(name, None, answer, shown))
+    with removed(model):
+        for number, text in enumerate(listed):
+            if progress is not None:
+                progress(f"text {number + 1}")
+            name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
+            inputs = read_text(text, tokenizer, on)
+            with torch.no_grad(), eval_mode(model):
+                captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)
+            logits = find_logits(captured.output, 1)
+            answer: Shares = [] if logits is None else _answer(logits[0], classes)
+            request = ViewRequest(
+                model, 1, Options(layers, method=method), restrict(captured, layers), tokenizer=tokenizer
+            )
+            request = replace(request, inputs=inputs, classes=classes)
+            shown = [view for kind in chosen.values() for view in kind.make(request)]
+            explained.append(ExplainedSample(name, None, answer, shown))
     return Explanation(type(model).__name__, explained)
 
 

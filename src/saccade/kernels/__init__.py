@@ -3,6 +3,7 @@
 Nothing in `layers`, `models`, `plugins` or `tasks` knows of it. `table.py` lists what there is.
 """
 
-from .apply import Handle, accelerate, apply, removed
+from .apply import Handle, accelerate, apply, removed, strip
+from .guard import Guard
 
-__all__ = ["Handle", "accelerate", "apply", "removed"]
+__all__ = ["Guard", "Handle", "accelerate", "apply", "removed", "strip"]

@@ -4,35 +4,49 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
-from .fused import Fused
-from .switch import chosen
-from .table import KERNELS, MODES, Kernel
 from ..layers.triton_language import INSTALLED
+from ..plugins.attach import CHANGED
+from . import table
+from .fused import Fused
+from .switch import chosen, named
+from .table import MODES, Kernel
+
+NO_MODULE = "the model has no module that it stands for"
+_derived: dict[type, type] = {}  # a class each for those that FSDP or a parametrization derived from a replacement
 
 
-@dataclass
+@dataclass(repr=False)
 class Handle:
     """What was swapped into a model."""
 
     names: tuple[str, ...] = ()  # kernels that replace at least one module
+    workarounds: tuple[str, ...] = ()  # of these, what is on even where kernels are off
     refused: dict[str, Counter[str]] = field(default_factory=dict)  # by kernel: why, and for how many modules
-    swapped: list[tuple[nn.Module, type[nn.Module], type[nn.Module]]] = field(default_factory=list)
+    unused: dict[str, str] = field(default_factory=dict)  # kernels that were asked for by name, and why they do nothing
+    swapped: list[tuple[nn.Module, type[Fused]]] = field(default_factory=list)
 
     def undo(self) -> None:
         """Give every module its class back, unless something else has changed it since."""
-        for module, plain, replacement in reversed(self.swapped):
-            if type(module) is replacement:
-                module.__class__ = plain
+        for module, replacement in self.swapped:
+            if isinstance(module, replacement):
+                module.__class__ = plain_class(type(module))
         self.swapped.clear()
-        self.names = ()
+        self.names = self.workarounds = ()
+
+    def __repr__(self) -> str:
+        return f"<kernels {', '.join((*self.names, *self.workarounds)) or 'none'}: {len(self.swapped)} modules>"
 
 
 def apply(model: nn.Module, mode: str, use: str = "auto") -> Handle:
     """Swap in the kernels that fit a model and the device it is on.
+
+    Classes are matched exactly: a module with a parametrization, one that was sharded and one that has its replacement
+    already stay as they are.
 
     Args:
         model: any module; its parameters, names and hooks stay as they are.
@@ -41,35 +55,50 @@ def apply(model: nn.Module, mode: str, use: str = "auto") -> Handle:
     """
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} was given; allowed are {' and '.join(MODES)}")
-    names, handle = chosen(use, [kernel.name for kernel in KERNELS]), Handle()
+    found, handle = chosen(use, table.names()), Handle()
     device = next(model.parameters(), torch.empty(0)).device.type
-    for kernel in KERNELS:
-        if (kernel.name in names or kernel.workaround) and unavailable(kernel, device, mode) is None:
-            _swap(model, kernel, handle)
+    for kernel in table.KERNELS:
+        if kernel.name not in found and not kernel.workaround:
+            continue
+        why = unavailable(kernel, device, mode)
+        if why is None and not _swap(model, kernel, handle):
+            why = "; ".join(handle.refused.get(kernel.name, ())) or NO_MODULE
+        if why is not None and kernel.name in named(use):
+            handle.unused[kernel.name] = why
     return handle
 
 
-def accelerate(model: nn.Module, mode: str = "train") -> Handle:
-    """Swap fast replacements into a model for a training loop of your own; `undo()` gives every bit back.
+def accelerate(model: nn.Module, mode: str = "train", use: str = "auto") -> Handle:
+    """Swap fast replacements into a model for a loop of your own; `undo()` of what is returned gives every bit back.
+
+    Call it before `torch.compile`, DDP and FSDP. Where nothing is faster, as on most CPUs, nothing is swapped.
 
     Args:
         model: any module, on the device that it will run on.
         mode: "train" or "infer".
+        use: "auto" (what SACCADE_KERNELS says, else all), "off", or names, each with a `-` to leave it out.
     """
-    return apply(model, mode)
+    return apply(model, mode, use)
 
 
 @contextmanager
 def removed(model: nn.Module) -> Iterator[None]:
-    """Run a model's plain modules."""
+    """Run a model's plain modules for a while."""
     found = [(m, type(m)) for m in model.modules() if isinstance(m, Fused)]
-    for module, replacement in found:
-        module.__class__ = replacement.plain
+    strip(model)
     try:
         yield
     finally:
         for module, replacement in found:
-            module.__class__ = replacement
+            if type(module) is plain_class(replacement):
+                module.__class__ = replacement
+
+
+def strip(model: nn.Module) -> None:
+    """Give every module of a model its plain class, whoever swapped it."""
+    for module in model.modules():
+        if isinstance(module, Fused):
+            module.__class__ = plain_class(type(module))
 
 
 def unavailable(kernel: Kernel, device: str, mode: str) -> str | None:
@@ -83,7 +112,22 @@ def unavailable(kernel: Kernel, device: str, mode: str) -> str | None:
     return None
 
 
-def _swap(model: nn.Module, kernel: Kernel, handle: Handle) -> None:
+def plain_class(kind: Any) -> Any:
+    """Return a class with the plain class in place of its replacement, from which others may have derived it."""
+    if not issubclass(kind, Fused):
+        return kind
+    if "plain" in vars(kind):
+        return kind.plain
+    if kind not in _derived:
+        replacement: Any = next(one for one in kind.__mro__ if "plain" in vars(one))
+        name = kind.__name__.replace(replacement.__name__, replacement.plain.__name__)
+        kept = {key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")}
+        _derived[kind] = type(kind)(name, tuple(plain_class(base) for base in kind.__bases__), kept)
+    return _derived[kind]
+
+
+def _swap(model: nn.Module, kernel: Kernel, handle: Handle) -> bool:
+    """Swap a kernel's replacements in; return whether there was a module for one."""
     roots = [m for m in model.modules() if isinstance(m, kernel.within)] if kernel.within else [model]
     replacements = {replacement.plain: replacement for replacement in kernel.replacements}
     count = len(handle.swapped)
@@ -94,7 +138,22 @@ def _swap(model: nn.Module, kernel: Kernel, handle: Handle) -> None:
         if (reason := replacement.refuses(module)) is not None:
             handle.refused.setdefault(kernel.name, Counter())[reason] += 1
             continue
-        handle.swapped.append((module, type(module), replacement))  # type: ignore[arg-type]
-        module.__class__ = replacement
-    if len(handle.swapped) > count:
+        module.__class__ = replacement  # type: ignore[assignment]
+        handle.swapped.append((module, replacement))
+    if len(handle.swapped) == count:
+        return False
+    if kernel.workaround:
+        handle.workarounds += (kernel.name,)
+    else:
         handle.names += (kernel.name,)
+    return True
+
+
+def _check_again(model: nn.Module) -> None:
+    """Take replacements out that cannot stand for a module as a plug-in has left it."""
+    for module in model.modules():
+        if isinstance(module, Fused) and type(module).refuses(module) is not None:
+            module.__class__ = plain_class(type(module))
+
+
+CHANGED.append(_check_again)

@@ -5,18 +5,24 @@ from typing import Any, ClassVar
 from torch import nn
 from torch.nn.modules import module as hooks
 
+from ..layers.exporting import is_exporting
+
 
 class Fused:
     """A replacement: a subclass of this and of the plain class, which adds no state, so that instances change class.
 
-    Where `takes` says no, or somebody listens to a module inside, the plain class runs.
+    Where `takes` says no, somebody listens to a module inside or the model is exported, the plain class runs.
     """
 
-    plain: ClassVar[type[nn.Module]]
+    plain: ClassVar[type[nn.Module]]  # every replacement names its own
 
     @classmethod
     def refuses(cls, module: Any) -> str | None:  # noqa: ARG003
-        """Why this module cannot be replaced, as a clause ("its norm has no weight"), or None."""
+        """Why this module cannot be replaced, as a clause ("its norm has no weight"), or None.
+
+        It is asked before the swap, and again when a plug-in is attached or detached: a class that reads parameters of
+        modules inside has to refuse types of these that it does not know.
+        """
         return None
 
     def takes(self, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
@@ -29,13 +35,15 @@ class Fused:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run `fused` or the plain class's `forward`."""
-        if self.takes(*args, **kwargs) and unheard(*self.children()):  # type: ignore[attr-defined]
+        if not isinstance(self, Fused):  # somebody kept this bound method beyond `undo`
+            return type(self).forward(self, *args, **kwargs)
+        if not is_exporting() and self.takes(*args, **kwargs) and unheard(*self.children()):  # type: ignore[attr-defined]
             return self.fused(*args, **kwargs)
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
 def unheard(*modules: nn.Module | None) -> bool:
-    """Whether no hook listens to modules or to what is inside them."""
+    """Whether modules and what is inside them have no hooks and no `forward` of their own instance."""
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return False
     if hooks._global_backward_hooks or hooks._global_backward_pre_hooks:
@@ -46,6 +54,8 @@ def unheard(*modules: nn.Module | None) -> bool:
         if m is None:
             continue
         if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+            return False
+        if "forward" in m.__dict__:
             return False
         left.extend(m._modules.values())
     return True

@@ -14,9 +14,7 @@ def chosen(use: str, known: Sequence[str]) -> frozenset[str]:
         use: "auto", "off", "gelu,attention" (these alone) or "-gelu" (all others); "auto" asks the environment first.
         known: every name there is.
     """
-    asked = os.environ.get(VARIABLE, "").strip() if use == "auto" else ""
-    source = f"{VARIABLE}={asked!r}" if asked else f"kernels={use!r}"
-    words = [word.strip() for word in (asked or use).split(",") if word.strip()]
+    words, source = _words(use)
     if words in ([], ["auto"]):
         return frozenset(known)
     if words == ["off"]:
@@ -27,10 +25,22 @@ def chosen(use: str, known: Sequence[str]) -> frozenset[str]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
+            others = f", others are {', '.join(known)}, each with a - before it to leave it out" if known else ""
             raise ValueError(
-                f"{source} was given, and there is no kernel {name!r}; {hint}'auto' and 'off' stand alone, others are "
-                f"{', '.join(known)}, each with a - before it to leave it out"
+                f"{source} was given, and there is no kernel {name!r}; {hint}'auto' and 'off' stand alone{others}"
             )
     if left_out and alone:
         raise ValueError(f"{source} was given; name either what is to run or, each with a -, what is not")
     return frozenset(alone) if alone else frozenset(known) - left_out
+
+
+def named(use: str) -> frozenset[str]:
+    """Return the names that a value asks for one by one."""
+    return frozenset(word for word in _words(use)[0] if word not in ("auto", "off") and not word.startswith("-"))
+
+
+def _words(use: str) -> tuple[list[str], str]:
+    """Return the words of a value, or of the environment where that decides, and what an error calls it."""
+    asked = os.environ.get(VARIABLE, "").strip() if use.strip() in ("", "auto") else ""
+    words = [word.strip() for word in (asked or use).split(",") if word.strip()]
+    return words, f"{VARIABLE}={asked!r}" if asked else f"kernels={use!r}"

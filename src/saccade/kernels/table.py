@@ -11,6 +11,7 @@ from .modules.dense_embed_cpu import DenseNetEmbedInParts
 from .modules.stem import FusedMaxPool, FusedStem
 
 MODES = ("train", "infer")
+RESERVED = ("auto", "off")  # words of the switch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,14 @@ class Kernel:
     workaround: bool = False  # for a fault of a compiler: applied even where kernels are off
     gain: str = ""  # e.g. "1.06x GLNet-STL training, H200"
     record: str = ""  # file that the gain was printed to
+
+    def __post_init__(self) -> None:
+        """Refuse a row that cannot be named or swapped."""
+        if self.name in RESERVED or not self.name.isidentifier():
+            raise ValueError(f"a kernel is called {self.name!r}; give it a name of letters, digits and _")
+        for replacement in self.replacements:
+            if "plain" not in vars(replacement) or not issubclass(replacement, replacement.plain):
+                raise TypeError(f"{replacement.__name__} has to name its plain class and be a subclass of it")
 
 
 SOT: tuple[Kernel, ...] = (
@@ -59,3 +68,8 @@ SOT: tuple[Kernel, ...] = (
 )
 
 KERNELS: tuple[Kernel, ...] = (*SOT,)
+
+
+def names() -> list[str]:
+    """Return the kernels that can be switched, in the order in which they are applied."""
+    return [kernel.name for kernel in KERNELS if not kernel.workaround]

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..files import cache_folder
-from ..layers.attention import SelfAttention
+from ..kernels.apply import plain_class
+from ..kernels.fused import Fused
 
 PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
-Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]  # of blocks
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+Numbers = tuple[tuple[str, str, float], ...]
+Kind = tuple[type, Shapes, Numbers, tuple[tuple[str, type], ...]]  # of blocks; the last, what stands for plain modules
 _code: dict[tuple[Any, Kind], FunctionType] = {}  # of every backend and kind: later models of this process find it
 
 
@@ -97,7 +100,6 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
 def compile_block(block: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> None:
     """Compile one block in place, with the code of its kind."""
     _share_drop_path(block)
-    SelfAttention.inside(block)
     call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
     options = _options(block) if backend == "inductor" else None
     compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False, options=options)
@@ -177,7 +179,8 @@ def _kind(block: nn.Module) -> Kind:
         for key, value in vars(module).items()
         if isinstance(value, float)
     )
-    return type(block), shapes, numbers
+    replaced = tuple((name, type(module)) for name, module in block.named_modules() if isinstance(module, Fused))
+    return type(block), shapes, numbers, replaced
 
 
 def describe_kind(block: nn.Module) -> str:
@@ -213,8 +216,8 @@ def repeated_blocks(task: nn.Module) -> list[nn.Module]:
         and not isinstance(member, nn.ModuleList | nn.Sequential)
         and len(list(member.children())) > 1
     ]
-    kinds = Counter(type(member) for member in members)
-    repeated = [member for member in members if kinds[type(member)] > 1]
+    kinds = Counter(plain_class(type(member)) for member in members)
+    repeated = [member for member in members if kinds[plain_class(type(member))] > 1]
     known = {id(member) for member in repeated}
     blocks = [member for member in repeated if not any(id(m) in known for m in member.modules() if m is not member)]
     return whole + blocks

@@ -70,6 +70,7 @@ class Loop(Step):
         self.board: Board | None = None
         self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
         self.unwritten: Weights | None = None  # of the best validation so far
+        self.earlier_kernels: list[str] = []  # that ran before this process resumed the run
 
     def fit(self) -> dict[str, Any]:
         """Train to the end; return the last record."""
@@ -238,7 +239,11 @@ class Loop(Step):
             held_whole(self.task) if self.sharded else nullcontext(),
             self._autocast(),
         ):
-            measured = validate(self.task, validation, self.feed.expanding, self.world)
+
+            def work() -> Metrics:
+                return validate(self.task, validation, self.feed.expanding, self.world)
+
+            measured = work() if self.world.size > 1 else self.guard.run(work, kind="validation")
         check_bad(validation.bad, self.config.data.bad_limit * len(validation.source), of=len(validation.source))
         return measured
 
@@ -249,6 +254,11 @@ class Loop(Step):
     def _wish_to_stop(self, number: int) -> None:
         self.stop_signal = number
         self.console.say("saving and stopping after this step ...")
+
+    def kernels(self) -> dict[str, Any]:
+        """Return which kernels the steps were made with, and why they were left out if they failed."""
+        names = sorted({*self.earlier_kernels, *self.guard.names})
+        return {"kernels": names, **({"kernels_failed": self.guard.failure} if self.guard.failure else {})}
 
     def trained(self) -> dict[str, Any]:
         """Return how long the run was, and how long it was to be if it was shortened."""
@@ -278,6 +288,7 @@ class Loop(Step):
             "bad_validation": self.parts.validation.bad,
             "optimizer": memory,
             "data": self.parts.identity,
+            "kernels": self.kernels()["kernels"],
         }
         if self.unwritten is not None:
             self._write_weights(self.run.best_weights, self.unwritten)
@@ -341,6 +352,7 @@ class Loop(Step):
         # Earlier versions began with a score below any.
         self.best = None if record["best"] == -1.0 else record["best"]
         self.stale = record["stale"]
+        self.earlier_kernels = record.get("kernels", [])
         if record["scaler"] and self.scaler.is_enabled():  # only where both are in half precision
             self.scaler.load_state_dict(record["scaler"])
         self.feed.bad.update(_faults(record["bad"]))

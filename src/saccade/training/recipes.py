@@ -34,6 +34,7 @@ SHORT_FLAGS = {
     "img_size": "data.img_size",
     "seed": "seed",
     "device": "engine.device",
+    "kernels": "engine.kernels",
     "workers": "data.workers",
 }
 

@@ -164,6 +164,8 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
         best = (max if spec.larger_is_better else min)(scored, key=lambda r: r[name])
         last = "it is the last" if best is records[-1] else f"{spec.show(best[name])} there; the last is kept"
         found.append(("Best epoch", f"{best['epoch']}", last))
+    if "kernels" in summary:
+        found += _kernels(summary)
     if "parameters" in summary:
         found.append(("Parameters", _count(summary["parameters"]), f"{summary['parameters']:,}"))
     if records:
@@ -176,6 +178,17 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
         if speeds:
             found.append(("Speed", f"{statistics.median(speeds):,.0f}", "samples/s in training, median epoch"))
     return found
+
+
+def _kernels(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return which kernels a run was computed with, where there were any or they failed."""
+    names, failed = summary["kernels"], summary.get("kernels_failed")
+    if not names and not failed:
+        return []
+    detail = ", ".join(names) or "plain PyTorch"
+    return [
+        ("Kernels", f"{len(names)}", detail if failed is None else f"{detail}; left out, since they fail: {failed}")
+    ]
 
 
 def _curves(config: TrainConfig, shown: Shown) -> Section:

@@ -20,6 +20,8 @@ from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.split import abbreviate
 from ..data.validation import Validation
+from ..kernels import table
+from ..kernels.switch import chosen
 from ..spawning import cores
 from ..starting import Known, known_of
 from ..tasks import MetricSpec, Task
@@ -60,6 +62,7 @@ def resolve(
     config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, given: Iterable[str] = ()
 ) -> tuple[TrainConfig, InputSpec]:
     """Fill in what the settings leave to the task, the data and the device; what a user gave has to be read."""
+    chosen(config.engine.kernels, table.names())  # a name that there is none of is refused
     asked = config
     config, left = choice.kind.adapt(config)
     array = None if isinstance(data.train, Stream) else data.train.array()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..config import ConfigError, TrainConfig
 from ..data.draws import generator, part, seed_of
 from ..data.feed import Batch, part_of, samples_in
+from ..kernels import Guard, removed
 from ..tasks import Task
 from .engine import Replay, compile_parts, turn_onednn_on
 from .length import RunLength
@@ -31,13 +32,16 @@ class Step:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         self.graphs = self._may_capture() if engine.graphs is None else engine.graphs and device.type == "cuda"
         self.global_batch_size = self._batch_size()
+        # before modules get classes of their own by sharding, and before they are compiled
+        self.guard = Guard(self.task, "train", engine.kernels, renew=self._compile_anew)
         self.sharded = world.size > 1 and engine.parallel == "fsdp"
         if self.sharded:
             shard(self.task, device, world.size)
-        self.called: nn.Module = self.task
+        self.whole: nn.Module = self.task  # what a step calls, before it is compiled
+        self.called: nn.Module = self.whole
         self.wrapped = world.size == 1 or self.sharded
-        if engine.compile and self.wrapped:
-            self.called = compile_parts(self.called)
+        if self.wrapped:
+            self._compile()
         self.optimizer = build_optimizer(self.task, config.optim, device=device, capturable=self.graphs)
         check_storable(self.optimizer, config.optim.name)
         self.begun = group_settings(self.optimizer)
@@ -68,6 +72,19 @@ class Step:
         return size
 
     def _run(self, batch: Batch, *, strong: bool) -> None:
+        """Make the step of a batch; where kernels fail in one of the first, they are left out and it is made again."""
+        if self.world.size > 1:  # `_wrap_ddp` tries them: a process alone cannot make a step again
+            self._take(batch, strong=strong)
+        else:
+            kind = (strong, *(value.shape for value in batch.values()))
+            self.guard.run(lambda: self._take(batch, strong=strong), changes=self._changes, kind=kind)
+        self.step += 1
+
+    def _changes(self) -> list[Tensor]:
+        """Return what a forward and a backward pass change in place, besides gradients."""
+        return [*self.task.buffers(), self.totals]
+
+    def _take(self, batch: Batch, *, strong: bool) -> None:
         """Make the step of a batch, replayed as a graph where it can be."""
         self._prepare()
         size = samples_in(batch)
@@ -76,7 +93,6 @@ class Step:
             self._replay(batch, strong)([*batch.values(), *(tensor for draw in draws for tensor in draw.values())])
         else:
             self._step(batch, draws, strong=strong)
-        self.step += 1
 
     def _prepare(self) -> None:
         """Set what depends on the step's number alone."""
@@ -133,7 +149,7 @@ class Step:
         # Each process averages over its own part; gradients are then averaged over processes as if parts were equal.
         global_size = self.global_batch_size if self.world.size > 1 else size
         if not self.wrapped:
-            self._wrap_ddp(part_of(batch, slice(2)))
+            self._wrap_ddp(batch, draws)
         chunks = self._chunks(size)
         parted = len(chunks) > 1 or self.world.size > 1
         weight = self._mean_weight(batch, global_size) if parted else None
@@ -158,18 +174,52 @@ class Step:
         weight = self.task.weight_of(batch)
         return None if weight is None else self.world.total(weight) / global_size
 
-    def _wrap_ddp(self, batch: Batch) -> None:
+    def _compile(self) -> None:
+        """Have what a step calls compiled, where that was asked for."""
+        if self.config.engine.compile:
+            self.called = compile_parts(self.whole)
+
+    def _compile_anew(self) -> None:
+        """Compile what other code was compiled and captured of before."""
+        self.replays.clear()
+        self.called = self.whole
+        self._compile()
+
+    def _wrap_ddp(self, batch: Batch, draws: list[dict[str, Tensor]]) -> None:
         """Tie the copies of the task together, when there are samples to try it on."""
 
         def probe(task: nn.Module) -> None:
             source = generator(self.config.seed, DRAWS, device=self.device)
-            draw = self.task.draw(samples_in(batch), device=self.device, generator=source)
-            with self._autocast():
-                task(batch, **draw)["loss"].backward()
+            few = part_of(batch, slice(2))
+            draw = self.task.draw(samples_in(few), device=self.device, generator=source)
+            with self._autocast(), removed(task):
+                task(few, **draw)["loss"].backward()
 
-        self.called, self.wrapped = copy_over(self.task, self.world, device=self.device, probe=probe), True
-        if self.config.engine.compile:
-            self.called = compile_parts(self.called)
+        self.whole, self.wrapped = copy_over(self.task, self.world, device=self.device, probe=probe), True
+        self.called = self.whole
+        self._compile()
+        if self.guard.names:
+            self._try_kernels(part_of(batch, self._chunks(samples_in(batch))[0]), draws[0])
+
+    def _try_kernels(self, batch: Batch, draw: dict[str, Tensor]) -> None:
+        """Run a part of a step in each process by itself; where kernels fail in one, all leave them out."""
+
+        def work() -> None:
+            with self._autocast():
+                self.task(batch, **draw)["loss"].backward()
+
+        kept = [(buffer, buffer.clone()) for buffer in self.task.buffers()]
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            failure = self.guard.failure_of(work)
+        self.task.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
+        failures = [one for one in self.world.gather(failure) if one]
+        if failures:
+            names = self.guard.leave_out(failures[0])
+            if self.world.is_main:
+                self.guard.warn(names)
 
     @torch.no_grad()
     def _count(self, result: dict[str, Tensor], batch: Batch) -> None:

@@ -94,6 +94,7 @@ def train(
     seed: int | None = None,
     out: str | Path | None = None,
     device: str | None = None,
+    kernels: str | None = None,
     workers: int | None = None,
     resume: str | Path | None = None,
     overwrite: bool = False,
@@ -122,6 +123,7 @@ def train(
         seed: of weights, order and augmentation.
         out: the run's folder; a new one under `runs` if not given.
         device: cpu, cuda, cuda:1, ...; a GPU if there is one.
+        kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
         workers: processes that read files.
         resume: a run's folder to resume; of the other settings only those that do not change what is trained.
         overwrite: replace the run that `out` names.
@@ -149,6 +151,7 @@ def train(
         img_size=img_size,
         seed=seed,
         device=device,
+        kernels=kernels,
         workers=workers,
     ) | dotted(settings or {})
     if resume is not None and out is not None and Path(out) != Path(resume):
@@ -219,6 +222,8 @@ def train_config(
         with held_alone(run, world):
             loop = Loop(config, run, parts, world=world, device=device, console=console)
             loop.allowance = allowance
+            if device.type == "cuda" or loop.guard.names or loop.guard.handle.unused:
+                console.say(loop.guard.describe())
             if resumed:
                 _restore(loop, run, console)
             elif fitting is not None and fitting.deadline is not None:
@@ -315,6 +320,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             **loop.trained(),
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
+            **loop.kernels(),
             "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
             "data": parts.data.name,
             "classes": list(parts.spec.outputs),

@@ -170,6 +170,7 @@ ALWAYS = """
     optim.name optim.lr optim.lr_batch optim.batch_size optim.accumulate optim.weight_decay optim.layer_decay optim.clip
     schedule.min_lr schedule.curve schedule.steps schedule.warmup_steps schedule.patience
     engine.device engine.precision engine.compile engine.grad_checkpointing engine.threads
+    engine.kernels
     keep.ema keep.every_steps keep.every_seconds keep.states keep.evaluate_every keep.tensorboard
 """
 # Otherwise: settings, when they are read in words, and when.

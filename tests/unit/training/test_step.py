@@ -1,12 +1,16 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from saccade.kernels import Guard, table
 from saccade.tasks import Classify
 from saccade.tasks.auxiliary.around import Around
 from saccade.training.step import Step
 from saccade.training.train import train
+from support.toy_kernels import BrokenLinear, row
 from support.trainings import png_folder, records, settings, weights
 
 WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
@@ -79,3 +83,34 @@ def test_parts_of_a_batch_are_as_many_in_every_process():
     assert [len(step._chunks(length)) for length in (3, 4)] == [1, 1]
     step.global_batch_size = 8
     assert [len(step._chunks(length)) for length in (4, 5)] == [2, 2]
+
+
+class Both:
+    """Two processes, of which this is the first."""
+
+    size, rank, is_main = 2, 0, True
+
+    def __init__(self, other):
+        self.other = other
+
+    def gather(self, value):
+        return [value, self.other]
+
+
+@pytest.mark.parametrize(("own", "other"), [("no such instruction", ""), ("", "RuntimeError: there"), ("", "")])
+def test_all_processes_leave_kernels_out_if_they_fail_in_one(own, other, monkeypatch):
+    monkeypatch.setattr(table, "KERNELS", (row(BrokenLinear),))
+    monkeypatch.setattr(BrokenLinear, "after", 0 if own else 1000)
+    monkeypatch.setattr(BrokenLinear, "error", RuntimeError(own))
+    step, renewed = object.__new__(Step), []
+    step.task = Classify(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    step.device, step.dtype, step.world = torch.device("cpu"), torch.float32, Both(other)
+    step.guard = Guard(step.task, "train", renew=lambda: renewed.append(True))
+    before = {name: value.clone() for name, value in step.task.state_dict().items()}
+    batch = {"image": torch.randn(6, 4), "target": torch.arange(6) % 3}
+    fails = bool(own or other)
+    with pytest.warns(UserWarning, match=own or other) if fails else nullcontext():
+        step._try_kernels(batch, {})
+    assert (step.guard.names, renewed) == (((), [True]) if fails else (("toy",), []))
+    assert all(torch.equal(value, before[name]) for name, value in step.task.state_dict().items())
+    assert all(p.grad is None for p in step.task.parameters())

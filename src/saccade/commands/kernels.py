@@ -1,0 +1,54 @@
+"""`saccade kernels`."""
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from . import Args
+
+
+def flags(parser: ArgumentParser) -> None:
+    """List the fast code that stands for plain modules: what it gains, and whether this machine uses it."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--device", choices=["cuda", "cpu"], help="a GPU if there is one")
+
+
+def run(args: Args) -> None:
+    """Print every kernel with its gain, and why it is not used if it is not."""
+    import torch
+
+    from ..kernels.apply import unavailable
+    from ..kernels.switch import VARIABLE, chosen
+    from ..kernels.table import KERNELS, names
+
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on = chosen("auto", names())
+    rows: list[dict[str, Any]] = []
+    for kernel in KERNELS:
+        here = unavailable(kernel, device, kernel.modes[0])
+        if here is None and kernel.name not in on and not kernel.workaround:
+            here = f"{VARIABLE} leaves it out"
+        row: dict[str, Any] = {
+            "name": kernel.name,
+            "does": kernel.does,
+            "modes": list(kernel.modes),
+            "devices": list(kernel.devices),
+        }
+        row |= {"gain": kernel.gain, "record": kernel.record, "workaround": kernel.workaround}
+        rows.append(row | {"used": here is None, "reason": here})
+    if args.json:
+        print(json.dumps({"device": device, "kernels": rows}, indent=2))
+        return
+    if not rows:
+        print(f"no kernel applies: plain PyTorch computes everything on {device}")
+        return
+    table = Table(title=f"Kernels on {device} (docs/kernels.md)")
+    for column in ("name", "what it does", "modes", "gain", "record", "here"):
+        table.add_column(column, no_wrap=column == "name")
+    for row in rows:
+        told = row["reason"] or ("used, whatever the switch says" if row["workaround"] else "used")
+        table.add_row(row["name"], row["does"], ", ".join(row["modes"]), row["gain"], row["record"], told)
+    Console().print(table)
