@@ -22,10 +22,11 @@ VERBS = (
 
 
 class _Help(HelpFormatter):
-    """Help that tells a default where there is one to tell."""
+    """Help with every default that is not None, False or empty."""
 
     def _get_help_string(self, action: Action) -> str:
-        shown = action.default not in (None, False, SUPPRESS) and bool(action.option_strings)
+        unset = action.default is None or action.default is False or action.default in ("", SUPPRESS)
+        shown = not unset and bool(action.option_strings)
         return f"{action.help or ''}{' (default: %(default)s)' if shown else ''}"
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 
 from ..wording import count_of
-from . import Args
+from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DATA, DEVICE, TASK, THREADS, Args
 
 if TYPE_CHECKING:
     from ..data.fix import Fixed
@@ -20,42 +20,54 @@ SHOWN = 20  # images left out that are named
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Look at a set of images: `data check DATA` reports what would spoil training, `data labels` asks a teacher."""
+    """Check a dataset for problems (`data check`), or write a teacher's token labels (`data labels`)."""
     parser.add_argument(
         "what",
+        metavar="check|labels",
         choices=["check", "labels"],
-        help="check: read every image once and report on the set; labels: write a teacher's labels of every place of "
-        "every training image, for train --plugin token_label:maps=OUT",
+        help="check: read every image once and report problems; labels: write a teacher's labels of every patch of the "
+        "training images, for `train --plugin token_label:maps=OUT`",
+    )
+    parser.add_argument("data", metavar="DATA", nargs="?", default="", help=DATA)
+    parser.add_argument("--task", help=f"check: {TASK}")
+    parser.add_argument("--columns", metavar=COLUMNS_AS, help=f"check: {COLUMNS}")
+    parser.add_argument("--val", help="validation images, if the dataset has no validation split")
+    parser.add_argument(
+        "--min-side", type=int, default=16, metavar="PIXELS", help="check: report images with a shorter side as tiny"
     )
     parser.add_argument(
-        "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
+        "--max-pixels", type=int, default=120_000_000, metavar="N", help="check: report images with more pixels as huge"
     )
-    parser.add_argument("--task", help="as for train; by the data's layout if not given")
-    parser.add_argument("--columns", help="of a list, which are what: image=name,label=breed")
-    parser.add_argument("--val", help="the validation images, if the set has none of its own")
-    parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
-    parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
-    parser.add_argument("--workers", type=int, default=4, help="threads that read")
-    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help=f"check: {THREADS}")
+    parser.add_argument("--json", action="store_true", help="check: print the full report as JSON")
     parser.add_argument(
         "--answers",
         metavar="RUN|COMPARISON",
-        help="check: list labels that are probably wrong, by what trainings without an image say, into --out",
+        help="check: list labels that are probably wrong, by the predictions of models that were not trained on the "
+        "image (a run, or the output of compare or evaluate with --folds)",
     )
-    parser.add_argument("--arm", help="check --answers: whose; the most accurate arm's if not given")
+    parser.add_argument("--arm", help="check --answers: arm of the comparison to use (default: the most accurate one)")
     parser.add_argument(
         "--fix",
-        metavar="OUT",
-        help="check: write a clean copy to this folder; with --answers write the set's list with labels as in "
-        "OUT/suspects.csv to this file; the set is not touched",
+        metavar="PATH",
+        help="check: write a clean copy of the dataset to this directory; with --answers, write a list with the labels "
+        "of suspects.csv in --out to this file; the dataset itself is not modified",
     )
-    parser.add_argument("--teacher", help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
-    parser.add_argument("--out", help="labels: the folder to write")
-    parser.add_argument("--top", type=int, default=5, help="labels: classes to keep of each place")
-    parser.add_argument("--logits", action="store_true", help="labels: keep logits, as published, not probabilities")
-    parser.add_argument("--img-size", type=int, help="labels: side of the images; the teacher's by default")
-    parser.add_argument("--batch-size", type=int, default=32, help="labels: images the teacher is asked about at once")
-    parser.add_argument("--device", default="cpu", help="labels: where the teacher is asked")
+    parser.add_argument("--teacher", metavar="RUN", help="labels: teacher, a run, timm:NAME or timm:NAME@FILE")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="labels: output directory; check --answers: likewise (default: `suspects` in RUN)",
+    )
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="labels: number of classes to keep per patch")
+    parser.add_argument(
+        "--logits", action="store_true", help="labels: store logits, as published, instead of probabilities"
+    )
+    parser.add_argument(
+        "--img-size", type=int, metavar="PIXELS", help="labels: input resolution in pixels (default: the teacher's)"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help=f"labels: {BATCH_SIZE}")
+    parser.add_argument("--device", default="cpu", help=f"labels: {DEVICE}")
 
 
 def run(args: Args) -> int:
