@@ -74,7 +74,7 @@ def test_want_of_memory_is_told_without_a_traceback(error, capsys, monkeypatch):
 
     monkeypatch.setattr("saccade.commands.models.run", full)
     assert main(["models"]) == 2
-    assert "the memory is not enough" in capsys.readouterr().err
+    assert "saccade models: out of memory" in capsys.readouterr().err
 
 
 def test_a_fault_is_seen_whole(monkeypatch):
@@ -282,4 +282,4 @@ def test_errors_of_the_system_are_told_without_their_code(monkeypatch, capsys, t
     assert main(["models"]) == 2
     told = capsys.readouterr().err
     assert "Errno" not in told
-    assert "Permission denied; see that it is there and may be read and written" in told
+    assert "Permission denied; check that it exists and that you may read and write it" in told

@@ -6,7 +6,10 @@ from inspect import signature
 from typing import Any
 
 # Help of flags that several verbs have: one wording for each.
-DATA = "image folder, CSV/TSV/Parquet list, .npz file or .tar shards; omit for the Fashion-MNIST sample in the package"
+DATA = (
+    "image folder, CSV/TSV/Parquet list, .npz file, .tar shards or hf:NAME (default: the Fashion-MNIST sample in the "
+    "package)"
+)
 TASK = (
     "task and its options, e.g. classify, segment or multilabel:loss=asymmetric (default: inferred from the dataset's "
     "layout)"
@@ -17,7 +20,7 @@ COLUMNS = "columns of a CSV, TSV or Parquet list, e.g. image=filename,label=bree
 COLUMNS_AS = "ROLE=COLUMN,..."
 IMG_SIZE = "input resolution in pixels (default: inferred from the dataset and the model)"
 TARGET = "run directory, weights file, timm model name or NAME@FILE (a model name and a weights file)"
-DEVICE = "device: cpu, cuda, cuda:1, ..."
+DEVICE = "device to use, e.g. cpu, cuda or cuda:1"
 BEST_DEVICE = f"{DEVICE} (default: a GPU if available, else cpu)"
 WORKERS = "number of data-loading processes; 0 loads in the main process"
 AUTO_WORKERS = f"{WORKERS} (default: number of CPU cores, at most 8)"

@@ -28,8 +28,8 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         metavar="FILE",
-        help="classifiers: JSON file of other labels: ReaL's real.json, or an object that maps the dataset's classes to "
-        "the model's",
+        help="classifiers: JSON file of other labels: ReaL's real.json, or an object from the dataset's classes to the "
+        "model's",
     )
     parser.add_argument(
         "--subset", metavar="FILE", help="classifiers: file of the classes to predict among, one per line (ImageNet-A)"

@@ -70,15 +70,15 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--set", action="append", metavar="NAME=VALUE", help=SET)
     parser.add_argument(
         "--time",
-        help="time budget, e.g. 10m or 1h30m; the number of epochs is reduced to fit (default: none; on a CPU about 15m if "
-        "no recipe, model, optimizer, schedule or image size is set)",
+        help="time budget, e.g. 10m or 1h30m; the number of epochs is reduced to fit (default: none; on a CPU 15m "
+        "if no recipe, model, optimizer, schedule or image size is set)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
     parser.add_argument("--quiet", action="store_true", help=SILENT)
     parser.add_argument(
         "--print-config",
         action="store_true",
-        help="print the settings before those that depend on the dataset and device are resolved, and exit",
+        help="print the settings and exit; defaults that depend on the dataset or device are not resolved yet",
     )
 
 

@@ -92,7 +92,7 @@ def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = Fals
             given = {other: None, **given}
     own = config.model.plugins
     config = replace(config, model=replace(config.model, plugins=[])) if bare else config
-    config = lay_over(config, {"recipe": name} | dict(given), source="the command", known=own)
+    config = lay_over(config, {"recipe": name} | dict(given), source="", known=own)
     for text in config.model.plugins:
         parse_plugin(text)
     if config.task is not None:
