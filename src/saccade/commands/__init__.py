@@ -62,7 +62,7 @@ class Args(Namespace):
 
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ConfigError(
-                f"{flags} {'were' if unused[1:] else 'was'} given {mode}, where nothing reads it; leave it out"
+                f"{flags} {'were' if unused[1:] else 'was'} given {mode}, without any effect there; leave it out"
             )
 
 

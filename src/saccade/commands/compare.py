@@ -101,14 +101,14 @@ def run(args: Args) -> int:
     try:
         numbers = [int(part) for part in str(args.seeds).split(",")]
     except ValueError:
-        raise ConfigError(f"--seeds {args.seeds} was given; give a number, or seeds as 0,1,7") from None
+        raise ConfigError(f"--seeds {args.seeds} was given; give a number of seeds, or a list such as 0,1,7") from None
     if len(numbers) == 1 and "," not in str(args.seeds):
         require_number("--seeds", numbers[0], 1, 10_000)
     given["seeds"] = numbers[0] if len(numbers) == 1 and "," not in str(args.seeds) else numbers
     require_number("--parallel", args.parallel, 1, 1024)
     given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
     if args.plan and args.json:
-        raise ConfigError("--json was given with --plan, which is text for people; leave one of them out")
+        raise ConfigError("--json was given with --plan, which prints text only; leave one of them out")
     if args.plan:
         print(plan_comparison(**given))
         return 0
@@ -116,7 +116,7 @@ def run(args: Args) -> int:
         result = run_comparison(**given)
     except Interrupted as stop:
         console = Console(stderr=True, soft_wrap=True)
-        console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
+        console.print(f"stopped by {stop}; resume {escape(str(stop.run))} with the same command", highlight=False)
         return 128 + stop.number
     print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return int(any(arm.status != "finished" for arm in result.arms))

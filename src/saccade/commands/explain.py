@@ -80,7 +80,7 @@ def run(args: Args) -> None:
         page = explanation.save(out, overwrite=args.overwrite)
     for image in explanation.samples:
         best = ", ".join(f"{name} {text}" for name, text, _ in image.rows[:3]) or (image.said and image.said.text)
-        console.print(f"{image.name}: {best or 'no answer for the whole image'}", markup=False, highlight=False)
+        console.print(f"{image.name}: {best or 'no prediction for the whole image'}", markup=False, highlight=False)
     print(page)
 
 
@@ -91,9 +91,11 @@ def _refuse_unread(args: Args) -> None:
     views = args.views.split(",") if args.views else []
     for name, view in OF_VIEW.items():
         if name in args.given and views and view not in views:
-            raise ConfigError(f"--{name} was given, which is of the view {view}; add it to --views, or leave it out")
+            raise ConfigError(
+                f"--{name} was given, which is an option of the view {view}; add that to --views, or leave it out"
+            )
     if "samples" in args.given and args.data is None:
-        raise ConfigError("--samples was given, which counts the images of --data; name them, or leave it out")
+        raise ConfigError("--samples was given without --data, whose images it counts; give --data, or leave it out")
 
 
 def _numbers(flag: str, text: str) -> list[int]:
@@ -101,6 +103,4 @@ def _numbers(flag: str, text: str) -> list[int]:
     try:
         return [int(part) for part in str(text).split(",")]
     except ValueError:
-        raise ValueError(
-            f"{flag} {text} was given; write whole numbers with commas between them, such as 1,5"
-        ) from None
+        raise ValueError(f"{flag} {text} was given; write whole numbers separated by commas, e.g. 1,5") from None

@@ -52,19 +52,19 @@ def run(args: Args) -> None:
     out = Console(highlight=False, soft_wrap=True)
     if not out.is_terminal:
         out.width = 1000  # in a file or a pipe nothing is cut
-    known = "" if done.score is None else f": eager {done.metric.words} {done.metric.show(done.score)}"
-    out.print(f"{done.bundle.name}, judged by {done.samples} {done.origin}{known}", markup=False)
+    known = "" if done.score is None else f": {done.metric.words} {done.metric.show(done.score)} in PyTorch"
+    out.print(f"{done.bundle.name}, verified on {done.samples} {done.origin}{known}", markup=False)
     out.print(as_table(done.files, done.metric))
     for note in done.notes:
         out.print(note, markup=False)
-    out.print(f"written to {done.folder}", markup=False)
+    out.print(f"written: {done.folder}", markup=False)
 
 
 def as_table(files: "Sequence[ExportedFile]", metric: "MetricSpec") -> Table:
     """Return what was measured, narrow enough for 80 columns."""
     table = Table(box=None, pad_edge=False)
     table.add_column("file", no_wrap=True)
-    for column in ("MiB", "off by", "same", metric.name, "lost", "95%", "ms", "eager"):
+    for column in ("MiB", "max diff", "same", metric.name, "lost", "95%", "ms", "eager"):
         table.add_column(column, justify="right", no_wrap=True)
     for file in files:
         table.add_row(

@@ -57,7 +57,7 @@ def run(args: Args) -> int:
     last = Tally()
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(
-            "asking", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.images)
+            "predicting", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.images)
         )
 
         def each(prediction: Prediction, tally: Tally) -> None:
@@ -70,9 +70,9 @@ def run(args: Args) -> int:
         try:
             tally = write_predictions(predictions, **args.given_to(write_predictions, each=each))
         except KeyboardInterrupt:
-            left = f"; what was written is in {last.path}.part" if last.path is not None else ""
+            left = f"; partial output: {last.path}.part" if last.path is not None else ""
             console.print(f"stopped after {count_of(last.asked, 'file')}{left}", markup=False)
             return 130
     where = "" if tally.path is None else f"; written: {tally.path}"
-    console.print(f"{count_of(tally.asked, 'file')}, {tally.bad} of them bad{where}", markup=False)
+    console.print(f"{count_of(tally.asked, 'file')}, {tally.bad} unreadable{where}", markup=False)
     return 0 if tally.ok else 1

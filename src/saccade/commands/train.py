@@ -102,14 +102,14 @@ def run(args: Args) -> int:
     except Interrupted as stop:
         Console(stderr=True, soft_wrap=True).print(
             f"stopped by {stop}; resume with: saccade train --resume {escape(str(stop.run))}\n"
-            f"the weights so far can be used: saccade evaluate {escape(str(stop.run))}"
+            f"evaluate the weights so far: saccade evaluate {escape(str(stop.run))}"
         )
         return 128 + stop.number
     except KeyboardInterrupt as stop:
         begun = stop.args[0] if stop.args else args.resume
-        then = f"resume from the last state with: saccade train --resume {begun}"
+        then = f"resume from the last saved state with: saccade train --resume {begun}"
         Console(stderr=True, soft_wrap=True).print(
-            f"stopped at once; {then if begun else 'the run had not begun, and nothing was written'}", markup=False
+            f"stopped immediately; {then if begun else 'training had not started, nothing was written'}", markup=False
         )
         return 128 + signal.SIGINT
     return 0

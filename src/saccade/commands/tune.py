@@ -55,6 +55,6 @@ def run(args: Args) -> int:
         run_search(args.data, **given)
     except Interrupted as stop:
         console = Console(stderr=True, soft_wrap=True)
-        console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
+        console.print(f"stopped by {stop}; resume {escape(str(stop.run))} with the same command", highlight=False)
         return 128 + stop.number
     return 0

@@ -180,13 +180,13 @@ def unchanged(
             raise RunError(
                 f"the comparison in {folder} was begun in {before['precision']} and would go on in {precision} on this "
                 "device; its runs cannot be compared with new ones. Resume it on a device like the first one by "
-                "--device, or name another folder by --out"
+                "--device, or name another directory with --out"
             )
         if any(before[name] != found[name] for name in ("train", "val")):
             raise RunError(
                 f"the samples of {one.config.data.path or 'the embedded set'} are others than when the comparison in "
-                f"{folder} was begun; its runs cannot be compared with new ones. Name another folder by --out, or put "
-                "the samples back"
+                f"{folder} was begun; its runs cannot be compared with new ones. Name another directory with --out, or "
+                "restore the samples"
             )
     return kept
 

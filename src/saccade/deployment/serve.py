@@ -67,7 +67,7 @@ def serve(
 
         from .app import Settings, create_app
     except ImportError as error:
-        raise ImportError(f"serving needs {error.name}; install it by pip install 'saccade[serve]'") from None
+        raise ImportError(f"serving needs {error.name}; install it with pip install 'saccade[serve]'") from None
     paths = [targets] if isinstance(targets, (str, Path)) else list(targets)
     if not paths:
         raise ValueError("no model was given; name one or more runs: saccade serve RUN")
@@ -162,7 +162,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family, backlog=WAITING)
     except OSError as error:
         raise OSError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; give another by --port or --host"
+            f"cannot listen on {host} port {port}: {error.strerror or error}; give another with --port or --host"
         ) from None
 
 
@@ -183,7 +183,7 @@ def _announce(listener: socket.socket, app: "FastAPI", *, open_to_all: bool) -> 
     if open_to_all:
         print(
             f"saccade serve: WARNING: {host} is open to every machine that can reach it, and no token is asked for; "
-            f"set one by --token or the environment's {TOKEN}",
+            f"set one with --token or the environment's {TOKEN}",
             file=sys.stderr,
             flush=True,
         )

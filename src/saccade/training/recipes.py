@@ -196,7 +196,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     else:
         known = list_recipes()
         raise ConfigError(
-            f"there is no recipe {name!r}; there are {', '.join(known)}, or give a YAML file{nearest(name, known)}"
+            f"unknown recipe {name!r}; choose from {', '.join(known)}, or give a YAML file{nearest(name, known)}"
         )
     source = f"recipe {name}"
     return drop_retired(read_yaml(text, source=source), source=source)  # it may be a run's settings

@@ -32,7 +32,7 @@ def resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> Tr
     """Return the settings of a run that is resumed, with those of a user that may change over them."""
     config = run.config()
     if recipe is not None and recipe != config.recipe:
-        raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
+        raise ConfigError(f"{run.path} was started with the recipe {config.recipe}; a resumed run keeps it")
     if "model.name" in given:
         find_model = choose_task(config.task).kind.find_model if config.task else resolve_name
         given = {**given, "model.name": find_model(given["model.name"])}

@@ -50,8 +50,8 @@ def watch(
     """
     server = make_server(Path(path).expanduser(), host=host, port=port, every=every)
     with server:
-        later = "" if Path(path).expanduser().exists() else ", which is not there yet"
-        say(f"http://{host}:{server.server_port}/ follows {path}{later}; end by Ctrl-C")
+        later = "" if Path(path).expanduser().exists() else " (waiting for it to exist)"
+        say(f"http://{host}:{server.server_port}/ follows {path}{later}; stop with Ctrl-C")
         server.serve_forever()
 
 
@@ -133,7 +133,7 @@ def state_of(run: Run, config: TrainConfig, records: Sequence[Mapping[str, Any]]
     if silence > max(QUIET, SILENT * epoch):
         return (
             f"Epoch {done} of {total}; nothing was written for {say_duration(silence)}: it may have been "
-            f"stopped. Go on by saccade train --resume {run.path}"
+            f"stopped. Go on with saccade train --resume {run.path}"
         )
     return f"Epoch {done} of {total}; about {say_duration(epoch * (total - done))} of training are left."
 

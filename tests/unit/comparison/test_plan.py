@@ -152,14 +152,14 @@ def test_what_planning_took_belongs_to_the_budget(tmp_path, monkeypatch):
 
 def test_a_plan_that_can_see_nothing_says_so_instead_of_a_size_there_is_not(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), samples=20)
-    assert "It will probably see nothing: with 2 seeds on 20 validation samples" in str(found)
+    assert "Too small to detect a difference: with 2 seeds on 20 validation samples" in str(found)
     assert "153" not in str(found)
 
 
 def test_one_of_a_thing_is_told_in_the_singular(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), runs=1, seeds=(4,), finished=1)
-    assert "1 run, seed 4; 1 is finished." in str(found)
-    assert "4 runs, seeds 0, 1; none are finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
+    assert "1 run, seed 4; 1 finished." in str(found)
+    assert "4 runs, seeds 0, 1; none finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
     assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, samples=50, arms=1, scores=[0.5])[1]
 
 

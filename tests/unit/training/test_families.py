@@ -51,7 +51,7 @@ def test_naming_a_model_takes_its_familys_numbers_and_what_the_user_gives_wins()
 def test_a_run_says_in_one_line_what_it_took():
     config = configure("small", {"model.name": "vit_tiny"})
     (note,) = family_notes(config, {"patch_size": 4})
-    assert note.startswith("settings for vit models: optim.lr = ")
+    assert note.startswith("defaults for vit models: optim.lr=")
     assert "patch_size = 4" in note
     assert family_notes(configure("small", {"model.name": "vit_tiny", "optim.lr": 0.03}), {}) == []
     assert family_notes(configure("small", {"model.name": "regnety_002"}), {}) == []

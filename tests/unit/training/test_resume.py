@@ -297,7 +297,7 @@ def test_death_of_a_reading_process_is_said(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Loop, "_checkpoint_or_stop", look_up)
     values = settings(data__workers=2, data__resident="never", schedule__epochs=50)
-    with pytest.raises(TrainingError, match=r"reads samples was ended from outside.*--workers 1"):
+    with pytest.raises(TrainingError, match=r"data-loading process was killed.*--workers 1"):
         train(str(data), out=tmp_path / "run", settings=values, quiet=True)
 
 
