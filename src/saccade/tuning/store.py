@@ -43,8 +43,8 @@ class Store:
         if found and not same:
             if not overwrite:
                 raise RunError(
-                    f"{self.path} holds another search: {_difference(found['request'], request)}. Name another directory "
-                    "with --out, or replace it with --overwrite"
+                    f"{self.path} holds another search: {_difference(found['request'], request)}. Name another "
+                    "directory with --out, or replace it with --overwrite"
                 )
             for file in (self.record_file, self.trials_file, self.recipe, self.report, self.result):
                 file.unlink(missing_ok=True)
