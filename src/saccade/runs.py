@@ -120,7 +120,7 @@ class Run:
         """Return an existing run."""
         run = cls(Path(path).expanduser())
         if not run.settings.is_file():
-            detail = "is not there" if not run.path.exists() else "holds no config.yaml, so it is no run"
+            detail = "does not exist" if not run.path.exists() else "has no config.yaml, so it is not a run"
             raise RunError(f"{run.path} {detail}; give the folder that `saccade train` wrote")
         return run
 

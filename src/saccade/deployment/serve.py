@@ -156,7 +156,7 @@ def run_server(app: "FastAPI", listener: socket.socket) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise ValueError(f"--port {port} was given; it is from 0 to 65535, where 0 takes a free one")
+        raise ValueError(f"--port {port} was given; it must be from 0 to 65535; 0 picks a free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=WAITING)
@@ -182,8 +182,8 @@ def _announce(listener: socket.socket, app: "FastAPI", *, open_to_all: bool) -> 
     shown = f"[{host}]" if ":" in host else host
     if open_to_all:
         print(
-            f"saccade serve: WARNING: {host} is open to every machine that can reach it, and no token is asked for; "
-            f"set one with --token or the environment's {TOKEN}",
+            f"saccade serve: WARNING: any machine that can reach {host} may send requests, without a token; "
+            f"set one with --token or the environment variable {TOKEN}",
             file=sys.stderr,
             flush=True,
         )

@@ -70,7 +70,7 @@ def test_a_folder_that_will_never_be_a_run_is_refused(tmp_path, capsys):
     (tmp_path / "photo.jpg").write_bytes(b"")
     for place in (tmp_path, tmp_path / "photo.jpg"):
         assert main(["watch", str(place), "--port", "0"]) == 2
-        assert "holds no config.yaml, so it is no run" in capsys.readouterr().err
+        assert "has no config.yaml, so it is not a run" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_there_yet_is_said_to_be_waited_for(tmp_path, monkeypatch, capsys):
