@@ -349,7 +349,7 @@ def test_runs_that_were_shortened_on_the_way_are_told_of_and_found_again(samples
     assert all(len(arm.seeds) == 2 for arm in first.arms)
     told = [str(note) for note in first.notes if note.kind == "budget"]
     assert len(told) == 1
-    assert "seeds 0, 1 for 1 epoch instead of 4, every arm alike" in told[0]
+    assert "seeds 0, 1 for 1 epoch instead of 4, the same for every arm" in told[0]
     before = times(first.path)
     again = compare(samples, **given)
     assert times(first.path) == before

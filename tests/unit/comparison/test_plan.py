@@ -160,7 +160,7 @@ def test_one_of_a_thing_is_told_in_the_singular(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), runs=1, seeds=(4,), finished=1)
     assert "1 run, seed 4; 1 finished." in str(found)
     assert "4 runs, seeds 0, 1; none finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
-    assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, samples=50, arms=1, scores=[0.5])[1]
+    assert "as in 1 finished run," in estimate_detectable(ACCURACY, seeds=2, samples=50, arms=1, scores=[0.5])[1]
 
 
 def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
@@ -253,7 +253,7 @@ def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_befor
     ):
         size, how = estimate_detectable(metric, **known)
         assert size is None
-        assert how == f"how {metric.words} varies is not known before runs are finished"
+        assert how == f"unknown until runs are finished, as the variance of {metric.words} is not known"
 
 
 def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monkeypatch):

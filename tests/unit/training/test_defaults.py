@@ -123,7 +123,7 @@ def test_a_run_on_photographs_says_what_it_chose_and_repeats_it(tmp_path, capsys
     tiny = {"model.options": TINY}
     run = train(str(data), epochs=1, out=tmp_path / "run", settings=tiny | {"engine.device": "cpu"})
     told = " ".join(capsys.readouterr().err.split())
-    assert "images of about 200 pixels are trained at 96" in told
+    assert "input resolution 96 for images of about 200 pixels" in told
     assert "36 training samples: batch size 16 instead of 256 and learning rate 0.0005" in told
     config = Run(run.path).config()
     assert (config.data.img_size, config.model.options["patch"], config.optim.batch_size) == (96, 4, 16)
@@ -136,7 +136,7 @@ def test_a_batch_that_was_asked_for_and_is_too_large_is_told_of(tmp_path, capsys
     data = folder(tmp_path / "photos", side=24, count=40)
     tiny = {"model.options": TINY}
     train(str(data), epochs=1, batch_size=32, out=tmp_path / "run", settings=tiny | {"engine.device": "cpu"})
-    assert "36 training samples in batches of 32 are only 1 step an epoch" in " ".join(capsys.readouterr().err.split())
+    assert "36 training samples with batch size 32: only 1 step per epoch" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_fine_tuning_recipe_without_weights_is_refused(tmp_path):

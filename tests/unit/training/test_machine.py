@@ -157,7 +157,7 @@ def test_where_nothing_was_named_a_slow_machine_gets_a_smaller_model_and_fewer_e
 def test_a_machine_that_is_fast_enough_trains_what_was_asked_and_says_how_long(asked):
     seen, (config, said) = asked(pace=lambda _: FAST)
     assert (len(seen), config.schedule.epochs, config.model.options) == (1, 100, {})
-    assert said[0].startswith("100 epochs: about 0.5 s in all")
+    assert said[0].startswith("100 epochs, about 0.5 s (")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_many_small_images_get_the_recipe_that_was_measured_with_such_on_a_gpu(m
     config, said = fitted_to_many(many, {"augment.mix_prob": 0.3, "seed": 4}, "cuda")
     assert (config.recipe, config.optim.name, config.model.options["dims"]) == ("cifar", "nmuon", [96, 192])
     assert (config.augment.mix_prob, config.seed, config.data.path) == (0.3, 4, str(many))
-    assert "--recipe small takes the usual ones" in said[0]
+    assert "override with --recipe small" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_larger_images_and_a_cpu_have_nothing_of_it(many, monkeypatch):
 
 
 def test_a_time_without_room_for_an_epoch_is_refused_with_how_long_one_takes(asked):
-    with pytest.raises(BudgetError, match="one epoch takes about 2 min; give more, a smaller model"):
+    with pytest.raises(BudgetError, match="one epoch takes about 2 min; give more time, a smaller model"):
         asked({"model.name": "resnet18"}, seconds=60, pace=lambda _: SLOW)
 
 
@@ -240,7 +240,7 @@ def test_a_log_without_a_terminal_says_how_long_it_takes_and_moves_on(monkeypatc
         console.advance(totals)
     err = capsys.readouterr().err
     assert err.count("(estimated from the first 3 steps); use --time 10m") == 1
-    assert "50 epochs of 20 steps: about " in err
+    assert "50 epochs x 20 steps, about " in err
     lines = [line for line in err.splitlines() if line.startswith("epoch 1/50  step ")]
     assert 2 <= len(lines) <= 4
     assert all("loss 3.000" in line and " left" in line for line in lines)
