@@ -229,13 +229,13 @@ def batches(found):
 def test_size_batches_and_rate_may_be_given_by_their_short_names(tmp_path):
     few = {"data.train_limit": 96, "model.options": TINY}
     found = plan("broadcast", out=tmp_path / "c", batch_size=24, lr=0.004, img_size=16, settings=few)
-    assert batches(found) == {"24 samples a step, 4 steps an epoch"}
+    assert batches(found) == {"batch size 24, 4 steps per epoch"}
 
 
 def test_a_rate_of_one_arm_leaves_the_batches_of_all_as_the_recipe_has_them(tmp_path):
     few = {"data.train_limit": 96, "model.options": TINY}
-    assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"16 samples a step, 6 steps an epoch"}
-    assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"256 samples a step, 1 step an epoch"}
+    assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"batch size 16, 6 steps per epoch"}
+    assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"batch size 256, 1 step per epoch"}
 
 
 @pytest.mark.parametrize(("arm", "kept"), [("broadcast", 60), ("augment.mix_prob=0.8", None)])
