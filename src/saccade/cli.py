@@ -52,8 +52,11 @@ class Parser(ArgumentParser):
     def _suggest(self, flag: str) -> str:
         """Return the end of a message that names the flag or setting that was probably meant."""
         from .aliases import find_alias
+        from .config import TrainConfig, flatten
 
-        setting, known = find_alias(flag) or "", self._option_string_actions
+        known, name = self._option_string_actions, flag.strip("-").replace("-", "_")
+        named = (setting for setting in flatten(TrainConfig()) if setting.rpartition(".")[2] == name)
+        setting = find_alias(flag) or next(named, "")
         own = f"--{setting.rpartition('.')[2].replace('_', '-')}"
         if setting and own not in known and "--set" in known:
             return f"; use --set {setting}=VALUE"

@@ -46,6 +46,7 @@ def test_help_version_and_models_import_nothing_heavy(words):
         (["train", "--epoch=3"], "did you mean '--epochs'?"),
         (["benchmark", "--modle", "x"], "did you mean '--model'?"),
         (["train", "--learning-rate", "3"], "unknown flag --learning-rate; did you mean '--lr'?"),
+        (["train", "--weight-decay", "0"], "unknown flag --weight-decay; use --set optim.weight_decay=VALUE"),
         (["train", "--label_smoothing", "0"], "unknown flag --label_smoothing; use --set loss.smoothing=VALUE"),
         (["--versoin"], "did you mean '--version'?"),
         (

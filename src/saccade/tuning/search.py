@@ -127,8 +127,8 @@ def fit_rungs(axes: Sequence[Axis], left: float, pace: Pace, *, most: int, budge
     rungs = plan_rungs(left, pace, candidates=len(candidates(axes, MOST)), most=most)
     if not rungs:
         raise BudgetError(
-            f"a budget of {say_duration(budget)} was given, {say_duration(max(left, 0.0))} of it are left after the start, and "
-            "two candidates for one epoch take about "
+            f"a budget of {say_duration(budget)} was given, {say_duration(max(left, 0.0))} of it are left after the "
+            "start, and two candidates for one epoch take about "
             f"{say_duration(2 * pace.seconds(1) + pace.took)}; give more time, or fewer samples "
             "(--set data.train_limit=N)"
         )
