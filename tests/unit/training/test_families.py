@@ -104,7 +104,7 @@ def test_an_unknown_family_gets_the_rate_that_did_best(monkeypatch):
     assert config.optim.lr == 5e-4
     assert len(tried) == 5
     assert "was the best of 4 tried" in note
-    assert "0.0005 did best" in note
+    assert "learning rate 0.0005 was the best" in note
 
 
 @pytest.mark.parametrize(
