@@ -1,4 +1,4 @@
-"""The `saccade` command: finds the verb's file in `commands` and runs it; what is mistyped is answered before that."""
+"""The `saccade` command: import the file of a command, parse its flags and run it."""
 
 import os
 import re
@@ -22,34 +22,48 @@ VERBS = (
 
 
 class _Help(HelpFormatter):
-    """Help that tells a default where there is one to tell."""
+    """Help with every default that is not None, False or empty."""
 
     def _get_help_string(self, action: Action) -> str:
-        shown = action.default not in (None, False, SUPPRESS) and bool(action.option_strings)
+        unset = action.default is None or action.default is False or action.default in ("", SUPPRESS)
+        shown = not unset and bool(action.option_strings)
         return f"{action.help or ''}{' (default: %(default)s)' if shown else ''}"
 
 
 class Parser(ArgumentParser):
-    """A parser that answers a mistake in one line, with what was most likely meant."""
+    """A parser that reports a mistake in one line, with the nearest name."""
 
     def __init__(self, prog: str, description: str | None) -> None:
         super().__init__(prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
 
     def read(self, words: list[str]) -> Args:
-        """Return what was given; flags that do not exist are named before anything that is missing."""
+        """Parse the arguments; an unknown flag is reported before a missing one."""
         for word in words[: words.index("--") if "--" in words else None]:
             flag, _, value = word.partition("=")
             if value == "--":  # which argparse takes for the end of flags
-                self.error(f"{flag} was given without a value")
+                self.error(f"{flag} needs a value")
             is_flag = len(word) > 1 and word.startswith("-") and " " not in flag
             if is_flag and flag not in self._option_string_actions and not re.match(r"-\.?\d", word):
-                self.error(f"there is no flag {flag}{_nearest(flag, self._option_string_actions)}")
+                self.error(f"unknown flag {flag}{self._suggest(flag)}")
         args = self.parse_args(words, Args())
         args.given = frozenset(name for name, value in vars(args).items() if value != self.get_default(name))
         return args
 
+    def _suggest(self, flag: str) -> str:
+        """Return the end of a message that names the flag or setting that was probably meant."""
+        from .aliases import find_alias
+        from .config import TrainConfig, flatten
+
+        known, name = self._option_string_actions, flag.strip("-").replace("-", "_")
+        named = (setting for setting in flatten(TrainConfig()) if setting.rpartition(".")[2] == name)
+        setting = find_alias(flag) or next(named, "")
+        own = f"--{setting.rpartition('.')[2].replace('_', '-')}"
+        if setting and own not in known and "--set" in known:
+            return f"; use --set {setting}=VALUE"
+        return f"; did you mean {own!r}?" if own in known else _nearest(flag, known)
+
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and stop."""
+        """Print the error and exit with status 2."""
         text = message.removeprefix("argument ")
         self.exit(2, f"{self.prog}: {text}{'' if text.endswith('?') else '.'} See {self.prog} --help\n")
 
@@ -89,21 +103,23 @@ def _main(words: list[str]) -> int:
 
 
 def _without_verb(words: list[str]) -> NoReturn:
-    """Answer a command that begins with no verb: help, the version, or which verbs there are."""
+    """Handle a command line that does not begin with a command: help, the version, or an error."""
     parser = Parser("saccade", "Better context for vision transformers.")
-    parser.add_argument("--version", action="version", version=f"saccade {__version__}", help="print it and exit")
-    verbs = parser.add_argument_group("verbs, each with a --help of its own")
+    parser.add_argument(
+        "--version", action="version", version=f"saccade {__version__}", help="print the version and exit"
+    )
+    verbs = parser.add_argument_group("commands (see saccade COMMAND --help)")
     for name in VERBS:
         said = import_module(f".commands.{name}", __package__).flags.__doc__
         verbs.add_argument(name, nargs="?", help=said)
-    parser.usage = "saccade VERB ..."
+    parser.usage = "saccade COMMAND ..."
     if not words:
         parser.print_help(sys.stderr)
         parser.exit(2)
     if not words[0].startswith("-"):
-        parser.error(f"there is no verb {words[0]}; there are {', '.join(VERBS)}{_nearest(words[0], VERBS)}")
+        parser.error(f"unknown command {words[0]}; choose from {', '.join(VERBS)}{_nearest(words[0], VERBS)}")
     parser.read(words[:1])
-    parser.error(f"{words[0]} was given; name a verb first: {', '.join(VERBS)}")
+    parser.error(f"{words[0]} was given before a command; put one of {', '.join(VERBS)} first")
 
 
 def _nearest(word: str, known: Any) -> str:
@@ -113,7 +129,7 @@ def _nearest(word: str, known: Any) -> str:
 
 
 def _run(command: Any, verb: str, args: Args) -> int:
-    """Run a verb; what goes wrong by no fault of ours is one line."""
+    """Run a command; print an error of the user's input or system as one line."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
@@ -125,10 +141,11 @@ def _run(command: Any, verb: str, args: Args) -> int:
         raise
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
         if type(error) is RuntimeError and not is_memory_error(error):
-            raise  # not one of ours: a fault, to be seen whole
-        detail = _plain(error) or "out of memory"
+            raise  # a bug: keep the traceback
+        detail = _plain(error)
         if isinstance(error, MemoryError) or type(error) is RuntimeError:
-            detail = f"the memory is not enough ({detail.splitlines()[0]}); give a smaller batch, image size or model"
+            reason = f" ({detail.splitlines()[0]})" if detail else ""
+            detail = f"out of memory{reason}; use a smaller batch size, image size or model"
         _say(detail, before=f"[bold red]saccade {verb}:[/] ")
         return 2
 
@@ -141,12 +158,12 @@ def _say(text: str, *, before: str = "", after: str = "") -> None:
 
 
 def _plain(error: BaseException) -> str:
-    """Return what an error says; of one of the system's the code is left out and what to do is added."""
+    """Return the message of an error; a system error without its errno and with what to check."""
     text = str(error)
     if not isinstance(error, OSError) or error.errno is None:
         return text
     named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    return f"{named + ': ' if named else ''}{error.strerror}; see that it is there and may be read and written"
+    return f"{named + ': ' if named else ''}{error.strerror}; check that it exists and that you may read and write it"
 
 
 def _warn(
@@ -157,7 +174,7 @@ def _warn(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,
 ) -> None:
-    """Show a warning of ours as a plain line, another one with where it comes from."""
+    """Print a warning of this package as a plain line, any other with its file and line."""
     ours = Path(filename).is_relative_to(Path(__file__).parent)
     text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
     _say(text, before="[yellow]", after="[/]")

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 
 import yaml
 
+from .aliases import find_alias
 from .ranges import NO, RANGES, say_hint, try_value
 from .wording import is_number
 
@@ -210,7 +211,7 @@ def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the se
 
     Args:
         values: nested, or with dotted names, or both.
-        source: what an error calls the place the values come from.
+        source: where the values come from, for errors; empty for what the user gave.
     """
     return _overlay(config, _nested(values, source), source, "")
 
@@ -314,6 +315,11 @@ def _other_words(config: Any, name: str) -> list[str]:
     return [say_hint(arg) for arg in args if arg not in (int, float) and get_origin(arg) is not list]
 
 
+def _place(source: str) -> str:
+    """Return the beginning of an error about values from a source; nothing of what the user gave."""
+    return f"{source}: " if source else ""
+
+
 def short(text: str) -> str:
     """Return a text cut to what a message has room for."""
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -323,15 +329,15 @@ def _nested(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
-            raise ConfigError(f"{source} has the name {short(repr(name))}; names are words")
+            raise ConfigError(f"{_place(source)}the name {short(repr(name))} was given; names of settings are strings")
         *groups, last = name.split(".")
         place = tree
         for group in groups:
             place = place.setdefault(group, {})
             if not isinstance(place, dict):
                 raise ConfigError(
-                    f"{source}: {short(name)} and {short(group)} = {short(repr(place))} were given; {short(group)} "
-                    "is a group of settings"
+                    f"{_place(source)}{short(name)} and {short(group)} = {short(repr(place))} were given; "
+                    f"{short(group)} is a group of settings"
                 )
         if isinstance(value, Mapping) and isinstance(place.get(last), dict):
             place[last] |= value
@@ -347,16 +353,19 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
         full = f"{prefix}{name}"
         if name not in hints:
             if full in RETIRED:
-                raise ConfigError(f"{source}: {full} is no longer a setting: {RETIRED[full].now}; leave it out")
+                raise ConfigError(f"{_place(source)}{full} is no longer a setting: {RETIRED[full].now}; leave it out")
             near = _nearest(config, short(full), prefix, hints)
-            raise ConfigError(f"{source}: there is no setting {short(full)!r}{near}")
+            raise ConfigError(f"{_place(source)}unknown setting {short(full)!r}{near}")
         current = getattr(config, name)
         if full == "engine.kernels" and value is False:
             value = "off"  # as YAML reads the word
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 given = short(repr(value))
-                raise ConfigError(f"{source}: {full} is a group of settings, {given} was given; name one inside it")
+                raise ConfigError(
+                    f"{_place(source)}{full} = {given} was given; it is a group of settings: name one in it, e.g. "
+                    f"{full}.{next(iter(typing.get_type_hints(type(current))))}"
+                )
             changes[name] = _overlay(current, value, source, f"{full}.")
         else:
             fitted = fit_value(value, hints[name], full, source=source)
@@ -368,12 +377,14 @@ def _nearest(config: Any, full: str, prefix: str, hints: Mapping[str, Any]) -> s
     names = [f"{prefix}{name}" for name in hints]
     everywhere = list(flatten(config, prefix))
     last = full.rsplit(".", 1)[-1]
+    if (alias := find_alias(full)) is not None and last not in hints:
+        return f"; did you mean {alias!r}?"
     close = difflib.get_close_matches(full, names + everywhere, n=1, cutoff=0.6) or [
         name for name in everywhere if name.rsplit(".", 1)[-1] == last
     ]
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; here are {', '.join(names)}"
+    return f"; choose from {', '.join(names)}"
 
 
 def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
@@ -381,5 +392,5 @@ def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
     fitted = try_value(value, hint)
     if fitted is NO:
         given = f"{short(repr(value))} ({type(value).__name__})"
-        raise ConfigError(f"{source}: {name} = {given} was given; it takes {say_hint(hint)}")
+        raise ConfigError(f"{_place(source)}{name} = {given} was given; it takes {say_hint(hint)}")
     return fitted

@@ -171,7 +171,7 @@ class OwnFolder:
                 raise FileExistsError(f"{path} holds something that is no {self.kind}; name another folder")
             if not overwrite:
                 raise FileExistsError(
-                    f"{path} holds an {self.kind}; replace it by --overwrite, or name another folder by --out"
+                    f"{path} holds an {self.kind}; replace it with --overwrite, or name another directory with --out"
                 )
         return path
 

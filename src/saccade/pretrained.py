@@ -178,9 +178,9 @@ def find_pretrained(name: str) -> Path:
         near = ", ".join(timm.list_pretrained(f"{name.split('_')[0]}*")[:3])
         raise ConfigError(
             f"--pretrained (model.pretrained) was asked for and there are no weights of {name}; leave it out, name "
-            f"weights by --checkpoint FILE, or choose a model that has some{f', such as {near}' if near else ''}"
+            f"weights with --checkpoint FILE, or choose a model that has some{f', such as {near}' if near else ''}"
         )
-    return _fetch(name, cfg, f"name a file or a run by --checkpoint FILE|RUN, with --model {name}")
+    return _fetch(name, cfg, f"name a file or a run with --checkpoint FILE|RUN, with --model {name}")
 
 
 def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:

@@ -51,7 +51,7 @@ def _counts(model: Any, weights: Mapping[str, Tensor]) -> tuple[int, int]:
     if len(rows) != 1 or not 0 < min(rows) <= CLASSES:
         found = f"classifiers of {' and '.join(map(str, sorted(rows)))} classes" if rows else "no classifier"
         looks = describe(weights)
-        then = "train one by --checkpoint" if looks == model.pretrained_cfg.get("architecture") else "name that model"
+        then = "train one with --checkpoint" if looks == model.pretrained_cfg.get("architecture") else "name that model"
         raise ValueError(f"it has {found}, and looks like {looks}: {then}")
     first = weights.get(f"{model.pretrained_cfg.get('first_conv')}.weight")
     channels = first.shape[1] if first is not None and first.ndim == 4 else 3

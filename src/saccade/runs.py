@@ -59,17 +59,17 @@ class Run:
         """
         run = cls(Path(path).expanduser())
         if run.path.exists() and not run.path.is_dir():
-            raise RunError(f"{run.path} is a file; name a folder for the run")
+            raise RunError(f"{run.path} is a file; name a directory for the run")
         require_apart(run.path, config.data)
         drafts = re.compile(COMMON)  # all that a run killed at its very beginning leaves
         if run.path.is_dir() and any(drafts.fullmatch(entry.name) is None for entry in run.path.iterdir()):
             if not overwrite:
                 raise RunError(
-                    f"{run.path} exists and is not empty; resume it by --resume {run.path}, name another folder by "
-                    "--out, or replace it by --overwrite"
+                    f"{run.path} exists and is not empty; resume it with --resume {run.path}, name another "
+                    "directory with --out, or replace it with --overwrite"
                 )
             run.clear()
-        with explained(run.path, then="name another by --out if it may not"):
+        with explained(run.path, then="name another with --out if it may not"):
             run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.settings, to_yaml(config))
         return run
@@ -79,14 +79,14 @@ class Run:
         if not self._is_run():
             raise RunError(
                 f"{self.path} is not a run: it has no config.yaml of saccade train. So it is not replaced; name "
-                "another folder by --out"
+                "another directory with --out"
             )
         foreign = self.foreign()
         if foreign:
             more = f" and {len(foreign) - 8} more" if len(foreign) > 8 else ""
             raise RunError(
                 f"{self.path} holds what no run writes: {', '.join(foreign[:8])}{more}. So it is not replaced; move "
-                "these elsewhere, or name another folder by --out"
+                "these elsewhere, or name another directory with --out"
             )
         # The settings go last: a removal that was stopped can be done again.
         for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self.settings):
@@ -120,7 +120,7 @@ class Run:
         """Return an existing run."""
         run = cls(Path(path).expanduser())
         if not run.settings.is_file():
-            detail = "is not there" if not run.path.exists() else "holds no config.yaml, so it is no run"
+            detail = "does not exist" if not run.path.exists() else "has no config.yaml, so it is not a run"
             raise RunError(f"{run.path} {detail}; give the folder that `saccade train` wrote")
         return run
 
@@ -180,14 +180,14 @@ class Run:
         try:
             return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(f"{self.path} is not finished; resume it by saccade train --resume {self.path}") from None
+            raise RunError(f"{self.path} is not finished; resume it with saccade train --resume {self.path}") from None
         except ValueError:
             raise RunError(f"{self.path / 'summary.json'} is damaged; write it again: {self._resume}") from None
 
     def predictions(self) -> dict[str, Tensor]:
         """Return the answers on the validation images: labels, correct, confidence, loss, logits where kept."""
         if not self.predictions_file.exists():
-            raise RunError(f"{self.path} holds no predictions; finish it by saccade train --resume {self.path}")
+            raise RunError(f"{self.path} holds no predictions; finish it with saccade train --resume {self.path}")
         try:
             return load_file(self.predictions_file)
         except SafetensorError as error:
@@ -254,5 +254,5 @@ def require_apart(out: str | Path, data: DataConfig) -> None:
                 where = "is" if folder == path else "lies inside" if path in folder.parents else "holds"
                 raise RunError(
                     f"{out} {where} the images' place, {spec}: what is written would be taken for images, or take "
-                    "their place; name a folder elsewhere by --out"
+                    "their place; name a directory elsewhere with --out"
                 )

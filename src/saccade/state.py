@@ -114,7 +114,7 @@ class _AllOrNone:
         if errors:
             then = "States written before are intact; make room or choose another disk, then resume"
             if not list_states(self.folder):
-                then = "There is none to resume from: make room, or choose another disk by --out, and begin anew"
+                then = "There is none to resume from: make room, or choose another disk with --out, and begin anew"
             raise StateError(f"{self.failed}: {errors[0]}. {then}") from error
 
 

@@ -73,7 +73,7 @@ def _refuse_building(options: Mapping[str, Any]) -> None:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file of a run whole or not at all."""
-    with whole_file(path, then=f"resume by saccade train --resume {path.parent}") as draft:
+    with whole_file(path, then=f"resume with saccade train --resume {path.parent}") as draft:
         kept = {name: value.contiguous().clone() for name, value in tensors.items()}  # two names of one are two
         save_file(kept, draft, metadata=metadata)
         sort_header(draft)
@@ -89,7 +89,7 @@ def find_weights(path: str | Path) -> Path:
             return file / name
     if (file / "config.yaml").is_file():
         raise CheckpointError(
-            f"{file} is a run that has written no weights yet; resume it by saccade train --resume {file}"
+            f"{file} is a run that has written no weights yet; resume it with saccade train --resume {file}"
         )
     raise CheckpointError(f"{file} holds no {FINAL}, so it is no run; give a folder `saccade train` wrote")
 

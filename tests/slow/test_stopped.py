@@ -36,7 +36,7 @@ def home(tmp_path_factory):
     _, told = process.communicate(timeout=120)
     assert process.returncode == 130, told
     assert "saccade train --resume run" in told
-    assert "the weights so far can be used: saccade evaluate run" in told
+    assert "evaluate the weights so far: saccade evaluate run" in told
     assert "Traceback" not in told
     return home
 

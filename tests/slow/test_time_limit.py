@@ -46,7 +46,7 @@ def test_a_run_killed_after_it_was_shortened_ends_with_the_bits_of_one_that_was_
     code, told = train(tmp_path / "whole", data, case)
     assert code == 0, told[-3000:]
     summary = Run(tmp_path / "whole").summary()
-    assert told.count("slower than when it was timed") == 1  # else a run killed between two would keep the first
+    assert told.count("steps are slower than estimated") == 1  # else a run killed between two would keep the first
     first = summary["shortened"]["from_step"]
     assert first < summary["steps"] < epochs * steps
     for later in (0, (summary["steps"] - first) // 2):
@@ -66,7 +66,7 @@ def test_processes_that_share_a_run_take_the_first_ones_decision(tmp_path):
     for name in ("one", "two"):
         code, told = train(tmp_path / name, data, case, processes=2)
         assert code == 0, told[-3000:]
-        assert told.count("slower than when it was timed") == 1
+        assert told.count("steps are slower than estimated") == 1
         ends.append(Run(tmp_path / name).summary())
     assert ends[0]["steps"] == ends[1]["steps"] < epochs * steps
     assert records(tmp_path / "one") == records(tmp_path / "two")

@@ -129,7 +129,7 @@ def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, t
     assert walk("evaluate", "run", "--data", "faults", "--limit", "8", "--quiet")[0] == 0
     status, told = walk("predict", "run", "faults", "--out", "answers.csv")
     assert status == 0
-    assert f"{bad + 1} of them bad" in told
+    assert f"{bad + 1} unreadable" in told
     assert walk("explain", "run", "faults/train", "--views", "gradcam")[0] == 0
     for mistake, answer in (
         (("trian", "faults"), "did you mean 'train'?"),

@@ -74,7 +74,7 @@ def test_want_of_memory_is_told_without_a_traceback(error, capsys, monkeypatch):
 
     monkeypatch.setattr("saccade.commands.models.run", full)
     assert main(["models"]) == 2
-    assert "the memory is not enough" in capsys.readouterr().err
+    assert "saccade models: out of memory" in capsys.readouterr().err
 
 
 def test_a_fault_is_seen_whole(monkeypatch):
@@ -154,7 +154,7 @@ def test_training_through_the_command_writes_a_run_and_is_not_overwritten(tmp_pa
         (["--set", "schedule.epochs=many"], "whole number"),
         (["--recipe", "smal"], "small"),
         (["--plugin", "drlok"], "drloc"),
-        (["--resume", "nowhere"], "not there"),
+        (["--resume", "nowhere"], "does not exist"),
         (["--device", "cuda:99"], "GPU"),
         (["nowhere/at/all"], "there is no"),
         (["--set", "keep.evaluate_every=0"], "keep.evaluate_every = 0 was given"),
@@ -249,7 +249,7 @@ def test_predict_answers_about_files_and_skips_bad_ones(run, capsys):
 
 def test_predict_exits_with_1_if_no_file_could_be_read(run, capsys):
     assert main(["predict", str(run[0]), "nowhere.png"]) == 1
-    assert "nowhere.png: the file is not there" in capsys.readouterr().err
+    assert "nowhere.png: the file does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -282,4 +282,4 @@ def test_errors_of_the_system_are_told_without_their_code(monkeypatch, capsys, t
     assert main(["models"]) == 2
     told = capsys.readouterr().err
     assert "Errno" not in told
-    assert "Permission denied; see that it is there and may be read and written" in told
+    assert "Permission denied; check that it exists and that you may read and write it" in told

@@ -5,6 +5,7 @@ import typing
 import pytest
 import yaml
 
+from saccade.aliases import ALIASES
 from saccade.config import ConfigError, TrainConfig, flatten, overlay, parse_settings, read_value, read_yaml, to_yaml
 from saccade.ranges import RANGES, Several, require_number
 
@@ -28,9 +29,9 @@ def test_an_overlay_leaves_the_original_alone():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"optim.layer_deccay": 0.7}, ["no setting 'optim.layer_deccay'", "did you mean 'optim.layer_decay'"]),
+        ({"optim.layer_deccay": 0.7}, ["unknown setting 'optim.layer_deccay'", "did you mean 'optim.layer_decay'"]),
         ({"lr": 1.0}, ["did you mean 'optim.lr'"]),
-        ({"zebra": 1}, ["no setting 'zebra'", "here are seed"]),
+        ({"zebra": 1}, ["unknown setting 'zebra'", "choose from seed"]),
         ({"optim.lr": "fast"}, ["optim.lr = 'fast' (str)", "a number"]),
         ({"schedule.epochs": 2.5}, ["whole number"]),
         ({"schedule.epochs": True}, ["whole number"]),
@@ -44,7 +45,7 @@ def test_an_overlay_leaves_the_original_alone():
 )
 def test_a_wrong_setting_is_refused_with_what_is_allowed(values, words):
     with pytest.raises(ConfigError) as error:
-        overlay(TrainConfig(), values, source="the command")
+        overlay(TrainConfig(), values, source="the recipe")
     assert all(word in str(error.value) for word in words), error.value
 
 
@@ -52,6 +53,21 @@ def test_settings_of_the_command_are_read_as_yaml():
     read = parse_settings(["optim.lr=1e-3", "optim.clip=null", "model.options.dims=[8, 16]", "data.path=a b"])
     assert read == {"optim.lr": 1e-3, "optim.clip": None, "model.options.dims": [8, 16], "data.path": "a b"}
     assert overlay(TrainConfig(), read).model.options == {"dims": [8, 16]}
+
+
+@pytest.mark.parametrize("alias", sorted(ALIASES))
+def test_a_name_of_another_library_suggests_the_setting(alias):
+    *groups, last = (setting := ALIASES[alias]).split(".")
+    config = TrainConfig()
+    for group in groups:
+        config = getattr(config, group) if dataclasses.is_dataclass(config) else config
+    if dataclasses.is_dataclass(config):  # what a dictionary such as model.options takes is up to the model
+        assert hasattr(config, last)
+        assert alias not in {name.rpartition(".")[2] for name in flatten(TrainConfig())} - {last}
+    for name in (alias, f"optim.{alias}"):
+        if name not in flatten(TrainConfig()):
+            with pytest.raises(ConfigError, match=f"unknown setting '{name}'; did you mean '{setting}'?"):
+                overlay(TrainConfig(), {name: 1}, source="")
 
 
 @pytest.mark.parametrize("text", ["optim.lr", "=3", "optim.lr=[1"])

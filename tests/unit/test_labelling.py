@@ -132,7 +132,7 @@ def test_maps_of_two_sizes_and_mixing_are_refused(data, maps, tmp_path):
 
 def test_the_command_says_what_it_needs(data, teacher, maps, capsys):
     assert main(["data", "labels", str(data)]) != 0
-    assert "--teacher RUN --out FOLDER" in capsys.readouterr().err
+    assert "--teacher RUN --out DIR" in capsys.readouterr().err
     assert main(["data", "labels", str(data), "--teacher", str(teacher), "--out", str(maps)]) != 0
     assert "already holds label maps" in capsys.readouterr().err
     assert main(["data", "labels", str(data), "--teacher", str(teacher), "--out", f"{maps}2", "--top", "0"]) != 0

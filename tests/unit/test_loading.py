@@ -42,7 +42,7 @@ def test_a_folder_without_weights_says_what_it_is_and_how_to_go_on(tmp_path):
     with pytest.raises(CheckpointError, match=rf"give one of its runs, in {tmp_path}/runs"):
         find_target(tmp_path)
     (tmp_path / "config.yaml").touch()
-    with pytest.raises(CheckpointError, match=rf"resume it by saccade train --resume {tmp_path}$"):
+    with pytest.raises(CheckpointError, match=rf"resume it with saccade train --resume {tmp_path}$"):
         find_target(tmp_path)
 
 

@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_told_and_no_classifier_is_made_up(checkpoint, tmp_
         find_target(f"sot_7@{tmp_path / 'none.pth'}")
     body = {key: value for key, value in SOT.state_dict().items() if "_fc." not in key}
     save_file(body, tmp_path / "body.safetensors")
-    with pytest.raises(CheckpointError, match="no classifier, and looks like sot_7: train one by --checkpoint"):
+    with pytest.raises(CheckpointError, match="no classifier, and looks like sot_7: train one with --checkpoint"):
         open_model(f"sot_7@{tmp_path / 'body.safetensors'}")
     run = tiny_run(tmp_path / "run", name="glnet_nano")
     with pytest.raises(CheckpointError, match="says itself which model it is of; give it without glnet_nano@"):

@@ -198,7 +198,7 @@ def test_plugins_start_as_identity_or_say_so(tmp_path):
     _, spec = build("test_vit", file, size=160, plugins=["broadcast:scale=true"])
     assert any("broadcast:scale=true starts as identity" in note for note in spec.notes)
     _, spec = build("test_vit", file, size=160, plugins=["second_order"])
-    assert any("new classifier in the place of the trained one; second_order:beside=true" in n for n in spec.notes)
+    assert any("replaces the trained classifier by a new one; second_order:beside=true" in n for n in spec.notes)
 
 
 def test_a_second_order_head_beside_the_trained_classifier_changes_no_logit(tmp_path):

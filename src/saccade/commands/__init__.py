@@ -5,6 +5,35 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
+# Help of flags that several verbs have: one wording for each.
+DATA = (
+    "image folder, CSV/TSV/Parquet list, .npz file, .tar shards or hf:NAME (default: the Fashion-MNIST sample in the "
+    "package)"
+)
+TASK = (
+    "task and its options, e.g. classify, segment or multilabel:loss=asymmetric (default: inferred from the dataset's "
+    "layout)"
+)
+MODEL = "model name, from saccade or timm (default: the recipe's, glnet_nano in `small`)"
+RECIPE = "recipe name or YAML file (default: the task's, `small` for classify; `finetune` with pretrained weights)"
+COLUMNS = "columns of a CSV, TSV or Parquet list, e.g. image=filename,label=breed (default: found by name)"
+COLUMNS_AS = "ROLE=COLUMN,..."
+IMG_SIZE = "input resolution in pixels (default: inferred from the dataset and the model)"
+TARGET = "run directory, weights file, timm model name or NAME@FILE (a model name and a weights file)"
+DEVICE = "device to use, e.g. cpu, cuda or cuda:1"
+BEST_DEVICE = f"{DEVICE} (default: a GPU if available, else cpu)"
+WORKERS = "number of data-loading processes; 0 loads in the main process"
+AUTO_WORKERS = f"{WORKERS} (default: number of CPU cores, at most 8)"
+THREADS = "number of image-reading threads"
+SET = "any other setting, e.g. optim.weight_decay=0.1; repeatable"
+BATCH_SIZE = "batch size"
+JSON = "print the result as JSON"
+QUIET = "print only the result"
+SILENT = "print no progress"
+HOST = "address to listen on; the default accepts connections from this machine only"
+PORT = "port to listen on; 0 picks a free one"
+TRUST = "load .pt2 files, which can execute arbitrary code"
+
 
 class Args(Namespace):
     """What was given to a verb, by name: `args.epochs`, or `args["epochs"]`."""
@@ -33,7 +62,7 @@ class Args(Namespace):
 
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ConfigError(
-                f"{flags} {'were' if unused[1:] else 'was'} given {mode}, where nothing reads it; leave it out"
+                f"{flags} {'were' if unused[1:] else 'was'} given {mode}, without any effect there; leave it out"
             )
 
 
@@ -43,18 +72,23 @@ def add_kernels(parser: ArgumentParser, *, default: str | None = "auto") -> None
         "--kernels",
         default=default,
         metavar="auto|off|NAME,...",
-        help="which of `saccade kernels` may run; --kernels=-NAME is all but one"
-        + ("" if default else "; all if not given"),
+        help="kernels that may run, see `saccade kernels`; --kernels=-NAME leaves one out (default: auto)",
     )
 
 
 def add_weights(parser: ArgumentParser) -> None:
-    """Add the flags of trained weights, and of samples that belong together, which several verbs have."""
+    """Add the flags of pretrained weights and of grouped samples, which several verbs have."""
     parser.add_argument(
         "--pretrained",
         action="store_true",
         default=None,
-        help="start from timm's weights of the model, from its hub or from this machine",
+        help="start from timm's pretrained weights, from the Hugging Face Hub or its local cache",
     )
-    parser.add_argument("--checkpoint", metavar="FILE|RUN", help="start from these weights: a run's, or a file of them")
-    parser.add_argument("--group", metavar="COLUMN", help="of a list: samples of one patient, video, ... stay together")
+    parser.add_argument(
+        "--checkpoint", metavar="FILE|RUN", help="start from the weights in a file or of a run directory"
+    )
+    parser.add_argument(
+        "--group",
+        metavar="COLUMN",
+        help="column of the list, e.g. patient_id; samples that share its value stay in the same split",
+    )

@@ -5,19 +5,19 @@ from typing import Any
 
 from rich.console import Console
 
-from . import Args, add_kernels
+from . import BATCH_SIZE, DEVICE, TARGET, Args, add_kernels
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Time a model against a peer in one run."""
-    parser.add_argument("--model", required=True, help="a model's name, ours or timm's; a run; or NAME@FILE")
-    parser.add_argument("--peer", required=True, help="the model to compare with")
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--img-size", type=int, default=224)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    """Measure throughput and peak memory of a model and a peer, in inference and training."""
+    parser.add_argument("--model", required=True, help=TARGET)
+    parser.add_argument("--peer", required=True, metavar="MODEL", help="model to compare with")
+    parser.add_argument("--batch-size", type=int, default=8, metavar="N", help=BATCH_SIZE)
+    parser.add_argument("--img-size", type=int, default=224, metavar="PIXELS", help="input resolution in pixels")
+    parser.add_argument("--device", default="cpu", help=DEVICE)
     add_kernels(parser)
-    parser.add_argument("--precision", default="float32", help="float32, bfloat16 or float16 (autocast)")
-    parser.add_argument("--compile", action="store_true", help="time the compiled models as well")
+    parser.add_argument("--precision", default="float32", help="float32, or autocast to bfloat16 or float16")
+    parser.add_argument("--compile", action="store_true", help="also measure the models under torch.compile")
 
 
 def run(args: Args) -> None:

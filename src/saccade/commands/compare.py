@@ -7,55 +7,95 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..importing import quick_imports
-from . import Args, add_kernels, add_weights
+from . import (
+    COLUMNS,
+    COLUMNS_AS,
+    DATA,
+    DEVICE,
+    IMG_SIZE,
+    JSON,
+    QUIET,
+    RECIPE,
+    SET,
+    TASK,
+    Args,
+    add_kernels,
+    add_weights,
+)
 
 WRITES = r"cost\.json"  # in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Train several arms with several seeds, all else held equal, and say which one helps on your images."""
-    parser.add_argument("data", nargs="?", help="as for train; nothing: a set inside")
+    """Compare models, plug-ins or settings over several seeds, all else held equal, with confidence intervals."""
+    parser.add_argument("data", metavar="DATA", nargs="?", help=DATA)
     parser.add_argument(
         "--arm",
         action="append",
-        help="base, broadcast, drloc:weight=0.3+lr=0.003, NAME:=model=glnet_stl, ...; repeatable",
+        help="arm to compare: `base`, or plug-ins and settings joined by +, e.g. broadcast, drloc:weight=0.3+lr=0.003, "
+        "NAME:=model=glnet_stl; repeat for each arm; the reference is `base`, else the first arm",
     )
-    parser.add_argument("--folds", type=int, help="validate on each of so many parts in turn, such as 5")
-    parser.add_argument("--repeats", type=int, default=1, help="ways to cut the folds")
-    parser.add_argument("--seeds", default="5", help="how many, or which: 3 or 0,1,7")
-    parser.add_argument("--columns", help="of a list, which are what: image=name,label=breed")
-    parser.add_argument("--task", help="as for train; by the data's layout if not given")
-    parser.add_argument("--model", help="of all arms that do not name another")
-    add_weights(parser)
-    parser.add_argument("--recipe", help="as for train")
-    parser.add_argument("--epochs", type=int, help="passes over the images")
-    parser.add_argument("--batch-size", type=int, help="images a step")
-    parser.add_argument("--lr", type=float, help="the highest learning rate")
-    parser.add_argument("--img-size", type=int, help="side of the images")
     parser.add_argument(
-        "--time", "--budget", dest="budget", help="for all of it, such as 30m: seeds and epochs are fitted"
+        "--folds",
+        type=int,
+        metavar="K",
+        help="number of cross-validation folds, e.g. 5 (default: use the validation split)",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="with --folds: repetitions with different splits"
+    )
+    parser.add_argument("--seeds", default="5", metavar="N|LIST", help="number of seeds, or a list of them, e.g. 0,1,7")
+    parser.add_argument("--columns", metavar=COLUMNS_AS, help=COLUMNS)
+    parser.add_argument("--task", help=TASK)
+    parser.add_argument(
+        "--model", metavar="NAME", help="model of all arms that do not set their own (default: the recipe's)"
+    )
+    add_weights(parser)
+    parser.add_argument("--recipe", metavar="NAME|FILE", help=RECIPE)
+    parser.add_argument("--epochs", type=int, metavar="N", help="number of epochs (default: the recipe's)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="batch size (default: as for train)")
+    parser.add_argument("--lr", type=float, help="peak learning rate (default: as for train)")
+    parser.add_argument("--img-size", type=int, metavar="PIXELS", help=IMG_SIZE)
+    parser.add_argument(
+        "--time",
+        "--budget",
+        dest="budget",
+        metavar="TIME",
+        help="time budget for the whole comparison, e.g. 30m; seeds and epochs are reduced to fit (default: none)",
     )
     parser.add_argument(
         "--tune",
         nargs="?",
         const="10m",
         metavar="TIME",
-        help="seek settings for each arm first, so long each (10m if not said), on a part of the training images",
+        help="tune learning rate, weight decay and augmentation of each arm first, for TIME per arm (10m if omitted), "
+        "on a subset of the training set",
     )
-    parser.add_argument("--out", help="the comparison's folder; one under runs/ named by what is asked")
-    parser.add_argument("--metric", help="one that the task measures; the one that runs are judged by if not given")
-    parser.add_argument("--margin", type=float, help="a difference too small to matter, such as 0.005")
-    parser.add_argument("--parallel", type=int, help="runs side by side; one a GPU if not given")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; all GPUs if there are any")
-    add_kernels(parser, default=None)
     parser.add_argument(
-        "--set", action="append", metavar="NAME=VALUE", help="any other setting of all arms; repeatable"
+        "--out", metavar="DIR", help="output directory (default: one under runs/, named by the request)"
     )
-    parser.add_argument("--seeds-fixed", action="store_true", help="speak about these very trainings only")
-    parser.add_argument("--plan", action="store_true", help="print the plan and stop")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of tables")
-    parser.add_argument("--overwrite", action="store_true", help="take the place of another comparison in --out")
-    parser.add_argument("--quiet", action="store_true", help="print the result alone")
+    parser.add_argument("--metric", metavar="NAME", help="metric to compare (default: the task's primary metric)")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        metavar="X",
+        help="largest difference that does not matter, e.g. 0.005; needed for the verdict `no difference`",
+    )
+    parser.add_argument(
+        "--parallel", type=int, metavar="N", help="number of concurrent runs (default: one per GPU, 1 on a CPU)"
+    )
+    parser.add_argument("--device", help=f"{DEVICE} (default: all GPUs if available, else cpu)")
+    add_kernels(parser, default=None)
+    parser.add_argument("--set", action="append", metavar="NAME=VALUE", help=f"{SET}; applies to all arms")
+    parser.add_argument(
+        "--seeds-fixed",
+        action="store_true",
+        help="treat seeds as fixed: conclusions hold for these trained models only; allows a single seed",
+    )
+    parser.add_argument("--plan", action="store_true", help="print the plan and exit")
+    parser.add_argument("--json", action="store_true", help=JSON)
+    parser.add_argument("--overwrite", action="store_true", help="replace another comparison in --out")
+    parser.add_argument("--quiet", action="store_true", help=QUIET)
 
 
 def run(args: Args) -> int:
@@ -76,14 +116,14 @@ def run(args: Args) -> int:
     try:
         numbers = [int(part) for part in str(args.seeds).split(",")]
     except ValueError:
-        raise ConfigError(f"--seeds {args.seeds} was given; give a number, or seeds as 0,1,7") from None
+        raise ConfigError(f"--seeds {args.seeds} was given; give a number of seeds, or a list such as 0,1,7") from None
     if len(numbers) == 1 and "," not in str(args.seeds):
         require_number("--seeds", numbers[0], 1, 10_000)
     given["seeds"] = numbers[0] if len(numbers) == 1 and "," not in str(args.seeds) else numbers
     require_number("--parallel", args.parallel, 1, 1024)
     given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
     if args.plan and args.json:
-        raise ConfigError("--json was given with --plan, which is text for people; leave one of them out")
+        raise ConfigError("--json was given with --plan, which prints text only; leave one of them out")
     if args.plan:
         print(plan_comparison(**given))
         return 0
@@ -91,7 +131,7 @@ def run(args: Args) -> int:
         result = run_comparison(**given)
     except Interrupted as stop:
         console = Console(stderr=True, soft_wrap=True)
-        console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
+        console.print(f"stopped by {stop}; resume {escape(str(stop.run))} with the same command", highlight=False)
         return 128 + stop.number
     print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return int(any(arm.status != "finished" for arm in result.arms))

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 
 from ..wording import count_of
-from . import Args
+from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DATA, DEVICE, TASK, THREADS, Args
 
 if TYPE_CHECKING:
     from ..data.fix import Fixed
@@ -20,42 +20,54 @@ SHOWN = 20  # images left out that are named
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Look at a set of images: `data check DATA` reports what would spoil training, `data labels` asks a teacher."""
+    """Check a dataset for problems (`data check`), or write a teacher's token labels (`data labels`)."""
     parser.add_argument(
         "what",
+        metavar="check|labels",
         choices=["check", "labels"],
-        help="check: read every image once and report on the set; labels: write a teacher's labels of every place of "
-        "every training image, for train --plugin token_label:maps=OUT",
+        help="check: read every image once and report problems; labels: write a teacher's labels of every patch of the "
+        "training images, for `train --plugin token_label:maps=OUT`",
+    )
+    parser.add_argument("data", metavar="DATA", nargs="?", default="", help=DATA)
+    parser.add_argument("--task", help=f"check: {TASK}")
+    parser.add_argument("--columns", metavar=COLUMNS_AS, help=f"check: {COLUMNS}")
+    parser.add_argument("--val", help="validation images, if the dataset has no validation split")
+    parser.add_argument(
+        "--min-side", type=int, default=16, metavar="PIXELS", help="check: report images with a shorter side as tiny"
     )
     parser.add_argument(
-        "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
+        "--max-pixels", type=int, default=120_000_000, metavar="N", help="check: report images with more pixels as huge"
     )
-    parser.add_argument("--task", help="as for train; by the data's layout if not given")
-    parser.add_argument("--columns", help="of a list, which are what: image=name,label=breed")
-    parser.add_argument("--val", help="the validation images, if the set has none of its own")
-    parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
-    parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
-    parser.add_argument("--workers", type=int, default=4, help="threads that read")
-    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help=f"check: {THREADS}")
+    parser.add_argument("--json", action="store_true", help="check: print the full report as JSON")
     parser.add_argument(
         "--answers",
         metavar="RUN|COMPARISON",
-        help="check: list labels that are probably wrong, by what trainings without an image say, into --out",
+        help="check: list labels that are probably wrong, by the predictions of models that were not trained on the "
+        "image (a run, or the output of compare or evaluate with --folds)",
     )
-    parser.add_argument("--arm", help="check --answers: whose; the most accurate arm's if not given")
+    parser.add_argument("--arm", help="check --answers: arm of the comparison to use (default: the most accurate one)")
     parser.add_argument(
         "--fix",
-        metavar="OUT",
-        help="check: write a clean copy to this folder; with --answers write the set's list with labels as in "
-        "OUT/suspects.csv to this file; the set is not touched",
+        metavar="PATH",
+        help="check: write a clean copy of the dataset to this directory; with --answers, write a list with the labels "
+        "of suspects.csv in --out to this file; the dataset itself is not modified",
     )
-    parser.add_argument("--teacher", help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
-    parser.add_argument("--out", help="labels: the folder to write")
-    parser.add_argument("--top", type=int, default=5, help="labels: classes to keep of each place")
-    parser.add_argument("--logits", action="store_true", help="labels: keep logits, as published, not probabilities")
-    parser.add_argument("--img-size", type=int, help="labels: side of the images; the teacher's by default")
-    parser.add_argument("--batch-size", type=int, default=32, help="labels: images the teacher is asked about at once")
-    parser.add_argument("--device", default="cpu", help="labels: where the teacher is asked")
+    parser.add_argument("--teacher", metavar="RUN", help="labels: teacher, a run, timm:NAME or timm:NAME@FILE")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="labels: output directory; check --answers: likewise (default: `suspects` in RUN)",
+    )
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="labels: number of classes to keep per patch")
+    parser.add_argument(
+        "--logits", action="store_true", help="labels: store logits, as published, instead of probabilities"
+    )
+    parser.add_argument(
+        "--img-size", type=int, metavar="PIXELS", help="labels: input resolution in pixels (default: the teacher's)"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help=f"labels: {BATCH_SIZE}")
+    parser.add_argument("--device", default="cpu", help=f"labels: {DEVICE}")
 
 
 def run(args: Args) -> int:
@@ -75,14 +87,16 @@ def _suspects(args: Args) -> int:
     out = Path(args.out or Path(args.answers) / "suspects").expanduser()
     if args.fix is not None:
         changed = fix_labels(found, out / "suspects.csv", Path(args.fix).expanduser())
-        print(f"{changed} labels are corrected in {args.fix}, as {out / 'suspects.csv'} says; the set is as it was")
+        print(
+            f"{changed} labels corrected as in {out / 'suspects.csv'}: {args.fix}; the dataset itself is not modified"
+        )
         return 0
     page, table = write_suspects(found, out)
     print(found.sentence)
     for one in found.suspects[:20]:
-        print(f"  {one.name}: {one.given}, rather {one.likely} ({one.wrong:.0%})")
-    print(f"look at them: {page}")
-    print(f"correct the column `label` of {table}, then: saccade data check --answers {args.answers} --fix FILE")
+        print(f"  {one.name}: labelled {one.given}, probably {one.likely} ({one.wrong:.0%})")
+    print(f"review them: {page}")
+    print(f"correct the column `label` of {table}, then run: saccade data check --answers {args.answers} --fix FILE")
     return 0
 
 
@@ -93,17 +107,17 @@ def _labels(args: Args) -> int:
 
     args.refuse_others("to data labels", write_labels, "what", "logits")
     if args.teacher is None or args.out is None:
-        raise ConfigError("data labels needs a teacher and a folder to write: --teacher RUN --out FOLDER")
+        raise ConfigError("data labels needs a teacher and an output directory: give --teacher RUN --out DIR")
     open_device(args.device)
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("asking the teacher", total=None)
+        task = bar.add_task("running the teacher", total=None)
         values = "logits" if args.logits else "probabilities"
         given = args.given_to(write_labels, values=values, progress=partial(_advance, bar, task))
         maps, bad = write_labels(args.data, **given)
     for image in bad:
-        print(f"cannot be used: {image}")
+        print(f"skipped: {image}")
     print(f"{len(maps)} label maps of {maps.num_classes} classes are in {maps.path}")
-    print(f"train on them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
+    print(f"train with them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
     return 0
 
 
@@ -123,9 +137,9 @@ def _check(args: Args) -> int:
         read_targets = partial(choice.kind.read_table, options=choice.options)
     columns = parse_columns(args.columns or {})
     if args.fix is not None and args.val is not None:
-        raise ConfigError("--fix and --val were given; write clean copies of the two sets one by one")
+        raise ConfigError("--fix and --val were given; write clean copies of the two datasets separately")
     if args.fix is not None and Path(args.fix).exists():
-        raise ConfigError(f"--fix {args.fix} was given and is there; name a folder that is not")
+        raise ConfigError(f"--fix {args.fix} already exists; give a new directory")
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading images", total=None)
         how = {"read_targets": read_targets, "columns": columns, "task": name}
@@ -141,21 +155,19 @@ def _check(args: Args) -> int:
     total = " + ".join(f"{count} {split}" for split, count in report.images.items())
     console.print(f"{report.name}: {total} images, {len(report.classes)} {report.noun}", markup=False)
     if report.imbalance > 1:
-        console.print(
-            f"  the most frequent of them has {report.imbalance:.3g} times the {report.counted} of the rarest"
-        )
-    for line in (*report.notes, *(f"fewer than ten {report.counted}: {name}" for name in report.small_classes[:10])):
+        console.print(f"  imbalance: the largest has {report.imbalance:.3g} times the {report.counted} of the smallest")
+    for line in (*report.notes, *(f"fewer than 10 {report.counted}: {name}" for name in report.small_classes[:10])):
         console.print(f"  {line}", markup=False)
     traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)
-    console.print(f"  {traits or 'all images are plain 8-bit RGB'}")
+    console.print(f"  {traits or 'all images are 8-bit RGB'}")
     if report.findings:
-        console.print(f"found: {', '.join(f'{n} {kind}' for kind, n in report.counts().items())}")
+        console.print(f"problems: {', '.join(f'{n} {kind}' for kind, n in report.counts().items())}")
         for finding in report.findings[:50]:
             kind = f"[red]{finding.kind}[/]" if finding.serious else finding.kind
             console.print(f"  {kind}: {escape(finding.name)}: {escape(finding.reason)}")
         if len(report.findings) > 50:
-            console.print(f"and {len(report.findings) - 50} more: --json prints all")
-    console.print("nothing serious was found" if report.ok else "[red]something serious was found[/]")
+            console.print(f"and {len(report.findings) - 50} more (--json prints all)")
+    console.print("no serious problems" if report.ok else "[red]serious problems found[/]")
     return 0 if report.ok or args.fix is not None else 1
 
 
@@ -169,8 +181,9 @@ def _say_fixed(fixed: "Fixed", *, quiet: bool) -> None:
     for name, reason in fixed.left_out[:SHOWN]:
         console.print(f"left out: {name}: {reason}", markup=False)
     if len(fixed.left_out) > SHOWN:
-        console.print(f"and {len(fixed.left_out) - SHOWN} more: left_out.csv in the copy has all")
+        console.print(f"and {len(fixed.left_out) - SHOWN} more (left_out.csv in the copy lists all)")
     lacks = f"{count_of(len(fixed.left_out), 'image')} left out"
     console.print(
-        f"clean copy: {fixed.path}, {count_of(fixed.kept, 'image')}, {lacks}; the set itself is as it was", markup=False
+        f"clean copy: {fixed.path}, {count_of(fixed.kept, 'image')}, {lacks}; the dataset itself is not modified",
+        markup=False,
     )

@@ -4,50 +4,93 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from ..importing import quick_imports
-from . import Args
+from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DEVICE, JSON, QUIET, TARGET, WORKERS, Args
 
 WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Measure finished models by their task's metrics, with intervals, and with --robust what throws them off."""
+    """Evaluate trained models: the task's metrics with confidence intervals and, with --robust, their robustness."""
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{TARGET}; several are compared with the first")
+    parser.add_argument("--data", help="dataset to evaluate on, as for train (default: the run's validation split)")
+    parser.add_argument("--columns", metavar=COLUMNS_AS, help=f"{COLUMNS}; with --data")
     parser.add_argument(
-        "runs", nargs="+", help="runs, their model.safetensors, a timm model's name, NAME@FILE; several: side by side"
+        "--task", help="task options other than those of training, e.g. segment:flip=true (default: the run's)"
     )
-    parser.add_argument("--data", help="images to ask about; the runs' own validation images if not given")
-    parser.add_argument("--columns", help="of a list as --data, which are what: image=name,label=breed")
-    parser.add_argument("--task", help="other options of the models' task, as in segment:flip=true")
     parser.add_argument(
-        "--robust", action="store_true", help="occlude and corrupt the images as well, and attack those of classifiers"
+        "--robust",
+        action="store_true",
+        help="also evaluate under corruptions and occlusions, and classifiers under adversarial attacks (FGSM, PGD)",
     )
-    parser.add_argument("--limit", type=int, help="ask about so many images, evenly by class, label or number")
-    parser.add_argument("--labels", help="of classifiers: ReaL's real.json, or a JSON object from class to class")
     parser.add_argument(
-        "--subset", help="of classifiers: a file of the classes to choose from, one a line (ImageNet-A)"
+        "--limit", type=int, metavar="N", help="evaluate at most N samples, balanced over the classes (default: all)"
     )
-    parser.add_argument("--epsilon", action="append", type=float, help="of the attacks, in 255ths; repeatable; 1 and 4")
     parser.add_argument(
-        "--folds", type=int, help="train the run's settings anew on so many folds and judge them by all"
+        "--labels",
+        metavar="FILE",
+        help="classifiers: JSON file of other labels: ReaL's real.json, or an object from the dataset's classes to the "
+        "model's",
     )
-    parser.add_argument("--repeats", type=int, default=1, help="with --folds: ways to cut them")
-    parser.add_argument("--seeds", type=int, default=2, help="with --folds: trainings of every fold")
-    parser.add_argument("--group", metavar="COLUMN", help="with --folds: as for train")
-    parser.add_argument("--parallel", type=int, help="with --folds: runs side by side")
     parser.add_argument(
-        "--average", action="store_true", help="judge the mean of the runs' weights as well; --out keeps it"
+        "--subset", metavar="FILE", help="classifiers: file of the classes to predict among, one per line (ImageNet-A)"
     )
-    parser.add_argument("--steps", type=int, default=10, help="of PGD from each start")
-    parser.add_argument("--restarts", type=int, default=2, help="starts of PGD")
-    parser.add_argument("--seed", type=int, default=0, help="of chosen images, draws and resamples")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
-    parser.add_argument("--batch-size", type=int, default=64, help="images at a time")
-    parser.add_argument("--workers", type=int, default=0, help="processes that read files")
     parser.add_argument(
-        "--out", help="folder of evaluation.json and .html; RUN/evaluation of the first run if not given"
+        "--epsilon",
+        action="append",
+        type=float,
+        metavar="X",
+        help="with --robust: attack epsilon in 1/255; repeatable (default: 1 and 4)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the evaluation there; else it gets a number")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
-    parser.add_argument("--quiet", action="store_true", help="print the result alone")
+    parser.add_argument(
+        "--folds",
+        type=int,
+        metavar="K",
+        help="retrain with the run's settings in K-fold cross-validation and evaluate that",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="with --folds: repetitions with different splits"
+    )
+    parser.add_argument("--seeds", type=int, default=2, metavar="N", help="with --folds: number of seeds per fold")
+    parser.add_argument(
+        "--group",
+        metavar="COLUMN",
+        help="with --folds: column of the list; samples that share its value stay in the same fold",
+    )
+    parser.add_argument(
+        "--parallel",
+        type=int,
+        metavar="N",
+        help="with --folds: number of concurrent runs (default: one per GPU, 1 on a CPU)",
+    )
+    parser.add_argument(
+        "--average",
+        action="store_true",
+        help="also evaluate the average of the runs' weights (model soup), saved as averaged.safetensors beside --out",
+    )
+    parser.add_argument("--steps", type=int, default=10, metavar="N", help="with --robust: PGD steps per restart")
+    parser.add_argument("--restarts", type=int, default=2, metavar="N", help="with --robust: PGD restarts")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="random seed for the subset, the perturbations and the bootstrap",
+    )
+    parser.add_argument("--device", default="cpu", help=f"{DEVICE}; with --folds, GPUs are used if available")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help=BATCH_SIZE)
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help=WORKERS)
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="output directory of evaluation.json and evaluation.html (default: `evaluation` in the first run)",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the evaluation in --out (default: write to a numbered directory beside it)",
+    )
+    parser.add_argument("--json", action="store_true", help=JSON)
+    parser.add_argument("--quiet", action="store_true", help=QUIET)
 
 
 def run(args: Args) -> int:
@@ -63,7 +106,7 @@ def run(args: Args) -> int:
     attacks = ("epsilon", "steps", "restarts")
     if not args.robust and (unused := args.given.intersection(attacks)):
         raise ConfigError(
-            f"--{min(unused)} was given, and only --robust attacks a model; give --robust, or leave it out"
+            f"--{min(unused)} was given without --robust, which runs the attacks; give --robust, or leave it out"
         )
     args.refuse_others("without --folds", run_evaluation, "runs", "epsilon", "average", "json")
     first = Path(args.runs[0]).expanduser()
@@ -84,7 +127,7 @@ def _over_folds(args: Args) -> int:
 
     args.refuse_others("with --folds", cross_validate, "runs", "json")
     if len(args.runs) > 1:
-        raise ConfigError("several runs were given with --folds; compare them by saccade compare --folds")
+        raise ConfigError("several runs were given with --folds; compare them with saccade compare --folds")
     device = None if args.device == "cpu" else args.device
     result = cross_validate(args.runs[0], **args.given_to(cross_validate, device=device))
     print(result.to_json() if args.json else result.to_markdown())

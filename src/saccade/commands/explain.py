@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from . import Args
+from . import DEVICE, TARGET, Args
 
 WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|(image|picture)-\d+(/[\w-]+\.png)?))?"  # in a run's folder
 
@@ -14,27 +14,41 @@ OF_VIEW = {"block": "slots-training", "epochs": "slots-training", "heads": "atte
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Show what a model did with images: where it looked, what it clustered and nominated, which layers are alike."""
-    parser.add_argument("run", help="a run's folder, its model.safetensors, a timm model's name or NAME@FILE")
-    parser.add_argument("images", nargs="+", help="images or folders of them, such as cat.jpg or photos/; or texts")
-    parser.add_argument("--out", help="the page's folder; RUN/explanation if not given")
-    parser.add_argument("--views", help="only these, such as attention,cka; all that apply if not given")
-    parser.add_argument("--layers", help="only layers in these modules, such as blocks.3,blocks.11")
-    parser.add_argument("--against", help="a second run, to compare answers and layers with")
-    parser.add_argument("--data", help="images to compare layers by (CKA); `run`: the run's validation images")
-    parser.add_argument("--samples", type=int, default=64, help="how many images of --data")
-    parser.add_argument("--block", help="slots during training: a block with slots, by number or path")
-    parser.add_argument("--epochs", help="slots during training: after these epochs, such as 1,5,300")
-    parser.add_argument("--heads", default="mean", help="attention: the mean of the heads, all, or some, such as 0,3")
-    parser.add_argument("--cka", default="unbiased", choices=["unbiased", "biased"], help="estimate of CKA")
+    """Visualize what a model does with images: attention, clusters, nominated tokens, similarity of layers."""
+    parser.add_argument("run", metavar="RUN", help=TARGET)
+    parser.add_argument(
+        "images", metavar="IMAGE", nargs="+", help="image files or directories; texts, for a model that reads texts"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="output directory of the page (default: `explanation` in the run directory)"
+    )
+    parser.add_argument("--views", help="views to make, e.g. attention,cka (default: all that apply to the model)")
+    parser.add_argument("--layers", help="modules to show, e.g. blocks.3,blocks.11 (default: all)")
+    parser.add_argument("--against", metavar="RUN", help="second model, whose predictions and layers are compared")
+    parser.add_argument(
+        "--data", help="dataset for the CKA view; `run` is the run's validation split (default: the given images)"
+    )
+    parser.add_argument("--samples", type=int, default=64, metavar="N", help="number of images of --data")
+    parser.add_argument(
+        "--block", help="slots-training view: number or path of a block with slots (default: the middle one)"
+    )
+    parser.add_argument(
+        "--epochs",
+        metavar="LIST",
+        help="slots-training view: epochs to show, e.g. 1,5,300 (default: all that were kept)",
+    )
+    parser.add_argument(
+        "--heads", default="mean", help="attention view: `mean` over the heads, `all`, or a list of heads, e.g. 0,3"
+    )
+    parser.add_argument("--cka", default="unbiased", choices=["unbiased", "biased"], help="cka view: CKA estimator")
     parser.add_argument(
         "--method",
         default="gradient",
         choices=["gradient", "integrated"],
-        help="words: gradient times input, or integrated",
+        help="words view: gradient times input, or integrated gradients",
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; the CPU if not given")
-    parser.add_argument("--overwrite", action="store_true", help="replace the explanation that --out names")
+    parser.add_argument("--device", help=f"{DEVICE} (default: cpu)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the explanation in --out")
 
 
 def run(args: Args) -> None:
@@ -66,7 +80,7 @@ def run(args: Args) -> None:
         page = explanation.save(out, overwrite=args.overwrite)
     for image in explanation.samples:
         best = ", ".join(f"{name} {text}" for name, text, _ in image.rows[:3]) or (image.said and image.said.text)
-        console.print(f"{image.name}: {best or 'no answer for the whole image'}", markup=False, highlight=False)
+        console.print(f"{image.name}: {best or 'no prediction for the whole image'}", markup=False, highlight=False)
     print(page)
 
 
@@ -77,9 +91,11 @@ def _refuse_unread(args: Args) -> None:
     views = args.views.split(",") if args.views else []
     for name, view in OF_VIEW.items():
         if name in args.given and views and view not in views:
-            raise ConfigError(f"--{name} was given, which is of the view {view}; add it to --views, or leave it out")
+            raise ConfigError(
+                f"--{name} was given, which is an option of the view {view}; add that to --views, or leave it out"
+            )
     if "samples" in args.given and args.data is None:
-        raise ConfigError("--samples was given, which counts the images of --data; name them, or leave it out")
+        raise ConfigError("--samples was given without --data, whose images it counts; give --data, or leave it out")
 
 
 def _numbers(flag: str, text: str) -> list[int]:
@@ -87,6 +103,4 @@ def _numbers(flag: str, text: str) -> list[int]:
     try:
         return [int(part) for part in str(text).split(",")]
     except ValueError:
-        raise ValueError(
-            f"{flag} {text} was given; write whole numbers with commas between them, such as 1,5"
-        ) from None
+        raise ValueError(f"{flag} {text} was given; write whole numbers separated by commas, e.g. 1,5") from None

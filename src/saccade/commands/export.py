@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import Args
+from . import JSON, TARGET, Args
 
 if TYPE_CHECKING:
     from ..deployment.judge import ExportedFile
@@ -21,16 +21,18 @@ WRITES = (
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Write a run for other programs: ONNX or a torch.export package, verified on real images before it is kept."""
-    parser.add_argument("target", help="a run's folder, its weights, a timm model's name or NAME@FILE")
-    parser.add_argument("--format", action="append", help="onnx (if not given) or pt2; repeatable")
-    parser.add_argument("--half", action="store_true", help="a float16 version as well (ONNX)")
-    parser.add_argument("--int8", action="store_true", help="a version with 8-bit weights as well (ONNX)")
-    parser.add_argument("--out", help="the folder to write to; `export` in the run's if not given")
-    parser.add_argument("--data", help="images to judge by, as for train; the run's own if not given")
-    parser.add_argument("--val", help="the validation images of --data, if it has none of its own")
-    parser.add_argument("--limit", type=int, default=500, help="how many images to judge by")
-    parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
+    """Export a model to ONNX or torch.export, verified against the original on real images."""
+    parser.add_argument("target", metavar="RUN", help=TARGET)
+    parser.add_argument(
+        "--format", action="append", help="onnx or pt2 (a torch.export package); repeatable (default: onnx)"
+    )
+    parser.add_argument("--half", action="store_true", help="also write a float16 model (ONNX only)")
+    parser.add_argument("--int8", action="store_true", help="also write a model with 8-bit weights (ONNX only)")
+    parser.add_argument("--out", metavar="DIR", help="output directory (default: `export` in the run directory)")
+    parser.add_argument("--data", help="dataset to verify on, as for train (default: the run's validation split)")
+    parser.add_argument("--val", help="validation images of --data, if it has no validation split")
+    parser.add_argument("--limit", type=int, default=500, metavar="N", help="number of samples to verify on")
+    parser.add_argument("--json", action="store_true", help=JSON)
 
 
 def run(args: Args) -> None:
@@ -50,19 +52,19 @@ def run(args: Args) -> None:
     out = Console(highlight=False, soft_wrap=True)
     if not out.is_terminal:
         out.width = 1000  # in a file or a pipe nothing is cut
-    known = "" if done.score is None else f": eager {done.metric.words} {done.metric.show(done.score)}"
-    out.print(f"{done.bundle.name}, judged by {done.samples} {done.origin}{known}", markup=False)
+    known = "" if done.score is None else f": {done.metric.words} {done.metric.show(done.score)} in PyTorch"
+    out.print(f"{done.bundle.name}, verified on {done.samples} {done.origin}{known}", markup=False)
     out.print(as_table(done.files, done.metric))
     for note in done.notes:
         out.print(note, markup=False)
-    out.print(f"written to {done.folder}", markup=False)
+    out.print(f"written: {done.folder}", markup=False)
 
 
 def as_table(files: "Sequence[ExportedFile]", metric: "MetricSpec") -> Table:
     """Return what was measured, narrow enough for 80 columns."""
     table = Table(box=None, pad_edge=False)
     table.add_column("file", no_wrap=True)
-    for column in ("MiB", "off by", "same", metric.name, "lost", "95%", "ms", "eager"):
+    for column in ("MiB", "max diff", "same", metric.name, "lost", "95%", "ms", "eager"):
         table.add_column(column, justify="right", no_wrap=True)
     for file in files:
         table.add_row(

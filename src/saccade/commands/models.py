@@ -7,12 +7,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from . import Args
+from . import JSON, Args
 
 
 def flags(parser: ArgumentParser) -> None:
-    """List the backbones: parameters and multiply-adds counted here, beside the papers' figures."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    """List the backbones with their parameters and multiply-adds, counted and as published."""
+    parser.add_argument("--json", action="store_true", help=JSON)
 
 
 def run(args: Args) -> None:

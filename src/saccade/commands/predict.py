@@ -7,35 +7,40 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..importing import quick_imports
 from ..wording import count_of
-from . import Args, add_kernels
+from . import BATCH_SIZE, DEVICE, THREADS, TRUST, Args, add_kernels
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Ask a model what is in images: a table, lines of JSON, or images with the answer drawn on them."""
-    parser.add_argument("target", help="a run, a file of `saccade export`, a timm model's name or NAME@FILE")
+    """Predict for images or texts, and write CSV, JSON lines or annotated images."""
+    parser.add_argument(
+        "target", metavar="MODEL", help="run directory, file of `saccade export`, timm model name or NAME@FILE"
+    )
     parser.add_argument(
         "images",
+        metavar="IMAGE",
         nargs="+",
-        help="files, folders, or - for a list of names on standard input; of a model of texts: texts, files of lines, "
-        "tables, or - for lines",
+        help="image files, directories, or - to read file names from standard input; for a model that reads texts: "
+        "texts, text files (one per line), tables, or - to read lines",
     )
-    parser.add_argument("--out", help="a .csv, .jsonl or .json file; standard output if not given")
+    parser.add_argument("--out", metavar="FILE", help="output file, .csv, .jsonl or .json (default: standard output)")
     parser.add_argument(
         "--form",
         choices=["csv", "jsonl", "coco"],
-        help="by the ending of --out if not given; coco is one JSON document of a detector's objects",
+        help="output format; coco is one JSON document of detections (default: by the suffix of --out, else csv)",
     )
-    parser.add_argument("--draw", metavar="DIR", help="a folder for images with the answers drawn")
-    parser.add_argument("--masks", metavar="DIR", help="a folder for masks, of a segmenter")
-    parser.add_argument("--top", type=int, default=5, help="how many classes, or other parts of an answer, to name")
-    parser.add_argument("--batch-size", type=int, default=32, help="images asked together")
-    parser.add_argument("--workers", type=int, default=4, help="threads that read")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    parser.add_argument("--draw", metavar="DIR", help="write images with the predictions drawn on them to DIR")
+    parser.add_argument("--masks", metavar="DIR", help="segmentation: write predicted masks to DIR")
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="number of classes to report per image")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help=BATCH_SIZE)
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help=THREADS)
+    parser.add_argument("--device", default="cpu", help=DEVICE)
     add_kernels(parser)
-    parser.add_argument("--null", action="store_true", help="names on standard input end with a zero byte")
-    parser.add_argument("--max-pixels", type=int, default=120_000_000, help="a larger image is refused")
-    parser.add_argument("--trust", action="store_true", help="open a .pt2 file, which can run anything")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar and no names of bad files")
+    parser.add_argument("--null", action="store_true", help="file names on standard input end with a null byte")
+    parser.add_argument(
+        "--max-pixels", type=int, default=120_000_000, metavar="N", help="skip images with more pixels than this"
+    )
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+    parser.add_argument("--quiet", action="store_true", help="print neither progress nor the names of unreadable files")
 
 
 def run(args: Args) -> int:
@@ -53,7 +58,7 @@ def run(args: Args) -> int:
     last = Tally()
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(
-            "asking", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.images)
+            "predicting", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.images)
         )
 
         def each(prediction: Prediction, tally: Tally) -> None:
@@ -66,9 +71,9 @@ def run(args: Args) -> int:
         try:
             tally = write_predictions(predictions, **args.given_to(write_predictions, each=each))
         except KeyboardInterrupt:
-            left = f"; what was written is in {last.path}.part" if last.path is not None else ""
+            left = f"; partial output: {last.path}.part" if last.path is not None else ""
             console.print(f"stopped after {count_of(last.asked, 'file')}{left}", markup=False)
             return 130
     where = "" if tally.path is None else f"; written: {tally.path}"
-    console.print(f"{count_of(tally.asked, 'file')}, {tally.bad} of them bad{where}", markup=False)
+    console.print(f"{count_of(tally.asked, 'file')}, {tally.bad} unreadable{where}", markup=False)
     return 0 if tally.ok else 1

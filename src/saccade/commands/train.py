@@ -7,7 +7,22 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..importing import quick_imports
-from . import Args, add_kernels, add_weights
+from . import (
+    AUTO_WORKERS,
+    BEST_DEVICE,
+    COLUMNS,
+    COLUMNS_AS,
+    DATA,
+    IMG_SIZE,
+    MODEL,
+    RECIPE,
+    SET,
+    SILENT,
+    TASK,
+    Args,
+    add_kernels,
+    add_weights,
+)
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
 WRITES = (
@@ -18,42 +33,59 @@ WRITES = (
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Train a model on your images, or resume a run that was stopped."""
-    parser.add_argument(
-        "data", nargs="?", help="a folder of class folders, a list, an array file, shards; nothing: a set inside"
-    )
-    parser.add_argument("--columns", help="of a list, which are what: image=name,label=breed")
-    parser.add_argument(
-        "--task",
-        help="classify, multilabel, regress, ..., multilabel:loss=asymmetric; by the data's layout if not given",
-    )
-    parser.add_argument("--model", help="a model's name, ours or timm's")
+    """Train a model on your images, or resume a run."""
+    parser.add_argument("data", metavar="DATA", nargs="?", help=DATA)
+    parser.add_argument("--columns", metavar=COLUMNS_AS, help=COLUMNS)
+    parser.add_argument("--task", help=TASK)
+    parser.add_argument("--model", metavar="NAME", help=MODEL)
     parser.add_argument(
         "--plugin",
         action="append",
-        help="beside the recipe's: broadcast, drloc:weight=0.3, ...; repeatable, none takes the recipe's off",
+        help="plug-in to add to the recipe's, e.g. broadcast or drloc:weight=0.3; repeatable; `none` removes the "
+        "recipe's",
     )
     add_weights(parser)
-    parser.add_argument("--recipe", help="a recipe's name or a YAML file; `small`, or with trained weights `finetune`")
-    parser.add_argument("--epochs", type=int, help="passes over the images; 100 in `small`")
-    parser.add_argument("--batch-size", type=int, help="images a step; 256 in `small`, less for small sets")
-    parser.add_argument("--lr", type=float, help="the highest learning rate; the recipe's if not given")
-    parser.add_argument("--img-size", type=int, help="side of the images; by the images if not given")
-    parser.add_argument("--seed", type=int, help="of weights, order and augmentation")
-    parser.add_argument("--out", help="the run's folder; a new one under runs/ if not given")
-    parser.add_argument("--resume", help="a run's folder to resume")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; a GPU if there is one")
+    parser.add_argument("--recipe", metavar="NAME|FILE", help=RECIPE)
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="number of epochs (default: the recipe's, 100 in `small`)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="batch size over all processes (default: the recipe's, 256 in `small`; smaller for small datasets)",
+    )
+    parser.add_argument(
+        "--lr",
+        type=float,
+        help="peak learning rate (default: from the recipe and model family; lower for small datasets)",
+    )
+    parser.add_argument("--img-size", type=int, metavar="PIXELS", help=IMG_SIZE)
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="random seed for weight init, data order and augmentation (default: 0)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="output directory of the run (default: a new one under runs/)")
+    parser.add_argument("--resume", metavar="RUN", help="resume a run directory from its last saved state")
+    parser.add_argument("--device", help=BEST_DEVICE)
     add_kernels(parser, default=None)
-    parser.add_argument("--workers", type=int, help="processes that read files")
-    parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="any other setting; repeatable")
-    parser.add_argument("--time", help="that the run may take, such as 10m or 1h30m: its epochs are fitted to it")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run that --out names")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
-    parser.add_argument("--print-config", action="store_true", help="print the settings and stop")
+    parser.add_argument("--workers", type=int, metavar="N", help=AUTO_WORKERS)
+    parser.add_argument("--set", action="append", metavar="NAME=VALUE", help=SET)
+    parser.add_argument(
+        "--time",
+        help="time budget, e.g. 10m or 1h30m; the number of epochs is reduced to fit (default: none; on a CPU 15m "
+        "if no recipe, model, optimizer, schedule or image size is set)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    parser.add_argument("--quiet", action="store_true", help=SILENT)
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the settings and exit; defaults that depend on the dataset or device are not resolved yet",
+    )
 
 
 def run(args: Args) -> int:
-    """Train, or print the settings that would be trained with."""
+    """Train, or print the settings before the dataset is read."""
     from ..config import parse_settings, to_yaml
 
     settings = parse_settings(args["set"] or [])
@@ -72,14 +104,14 @@ def run(args: Args) -> int:
     except Interrupted as stop:
         Console(stderr=True, soft_wrap=True).print(
             f"stopped by {stop}; resume with: saccade train --resume {escape(str(stop.run))}\n"
-            f"the weights so far can be used: saccade evaluate {escape(str(stop.run))}"
+            f"evaluate the weights so far: saccade evaluate {escape(str(stop.run))}"
         )
         return 128 + stop.number
     except KeyboardInterrupt as stop:
         begun = stop.args[0] if stop.args else args.resume
-        then = f"resume from the last state with: saccade train --resume {begun}"
+        then = f"resume from the last saved state with: saccade train --resume {begun}"
         Console(stderr=True, soft_wrap=True).print(
-            f"stopped at once; {then if begun else 'the run had not begun, and nothing was written'}", markup=False
+            f"stopped immediately; {then if begun else 'training had not started, nothing was written'}", markup=False
         )
         return 128 + signal.SIGINT
     return 0

@@ -2,15 +2,17 @@
 
 from argparse import ArgumentParser
 
-from . import Args
+from . import HOST, PORT, Args
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Follow a run while it trains, on a page: curves as they come, what is left, images as they are augmented."""
-    parser.add_argument("run", metavar="RUN", help="folder of a run, which may be waited for")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; by default for this machine alone")
-    parser.add_argument("--port", type=int, default=8010, help="0 takes a free one")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds after which the page looks again")
+    """Serve a page that follows a run while it trains: curves, time left, augmented images."""
+    parser.add_argument("run", metavar="RUN", help="run directory; it may not exist yet")
+    parser.add_argument("--host", default="127.0.0.1", help=HOST)
+    parser.add_argument("--port", type=int, default=8010, help=PORT)
+    parser.add_argument(
+        "--every", type=float, default=5.0, metavar="SECONDS", help="refresh interval of the page in seconds"
+    )
 
 
 def run(args: Args) -> None:

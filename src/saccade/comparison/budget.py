@@ -72,9 +72,9 @@ def fit_budget(
             return say(found)
     smallest = fit(min(2, seeds), 1)
     least_of_all = f"{count_of(smallest.seeds, 'seed')} of {count_of(len(paces), 'arm')} for 1 epoch"
-    gone = f", {say_duration(spent)} of it go by before and after the trainings" if spent else ""
+    gone = f", of which {say_duration(spent)} are overhead" if spent else ""
     raise BudgetError(
-        f"a budget of {say_duration(budget)} was given{gone}; even {least_of_all} take about "
+        f"a budget of {say_duration(budget)} was given{gone}, but even {least_of_all} take about "
         f"{say_duration(smallest.seconds)}. Give {say_duration(smallest.seconds + spent)}, fewer arms, a smaller "
         "--model or --img-size, or fewer samples (--set data.train_limit=N)"
     )

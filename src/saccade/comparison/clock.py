@@ -160,7 +160,7 @@ class Clock:
             left.append(self.waiting.pop())
             del self.whole[left[-1]]
         if left:
-            self.news.append(f"runs take longer than planned: no time for {said_seeds(sorted(left))}")
+            self.news.append(f"runs are slower than planned: no time for {said_seeds(sorted(left))}")
         if share < 1.0 and self.waiting and self.limits.shorten is not None:
             self.share *= share
             short = [whole for whole in self.waiting if whole not in self.limits.fixed]
@@ -168,7 +168,7 @@ class Clock:
                 self.whole[whole] = [self.limits.shorten(job, share) for job in self.whole[whole]]
             if short:
                 epochs = count_of(max(job.epochs for job in self.whole[short[0]]), "epoch")
-                self.news.append(f"runs take longer than planned: {epochs} for {said_seeds(short)}")
+                self.news.append(f"runs are slower than planned: {epochs} for {said_seeds(short)}")
 
     def _choose(self, left: Sequence[int], before: int) -> tuple[int, float]:
         """Return how many of the seeds that are left fit, and with which share of the epochs they have now."""

@@ -71,7 +71,7 @@ def refuse_earlier(request: Request, configs: Mapping[str, TrainConfig], record:
     if changed:
         raise RunError(
             f"{request.folder} was begun by an earlier version, which trained {', '.join(changed)} by other settings; "
-            "name another folder by --out, or let this comparison take its place by --overwrite"
+            "name another directory with --out, or replace it with --overwrite"
         )
 
 

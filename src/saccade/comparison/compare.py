@@ -178,8 +178,8 @@ def _left_out(jobs: Sequence[Job], outcomes: Mapping[tuple[str, int], Outcome]) 
     if not seeds:
         return []
     named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    message = f"there was no time for {named}: runs took longer than planned"
-    return [Note("budget", message, "the same command with a larger --budget adds them")]
+    message = f"there was no time for {named}: runs were slower than planned"
+    return [Note("budget", message, "add them with the same command and a larger --budget")]
 
 
 def _shortened(ready: Ready) -> list[Note]:
@@ -195,8 +195,8 @@ def _shortened(ready: Ready) -> list[Note]:
         told.append(f"{said_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
     if not told:
         return []
-    message = f"runs took longer than planned: {', '.join(told)} instead of {arm.epochs}, every arm alike"
-    return [Note("budget", message, "a larger --budget, or a machine without other work, allows them all")]
+    message = f"runs were slower than planned: {', '.join(told)} instead of {arm.epochs}, the same for every arm"
+    return [Note("budget", message, "give a larger --budget, or run on an idle machine")]
 
 
 def _doubts(planner: Planner, ready: Ready) -> list[Note]:

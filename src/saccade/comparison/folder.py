@@ -63,11 +63,11 @@ class Folder:
             if any(item.name != ".lock" for item in self.path.iterdir()):
                 raise RunError(
                     f"{self.path} is not empty and holds no comparison.json, so it is not a comparison; name another "
-                    "folder by --out"
+                    "directory with --out"
                 ) from None
             return None
         except ValueError:
-            raise RunError(f"{self.record_file} is damaged; name another folder, or remove that file") from None
+            raise RunError(f"{self.record_file} is damaged; name another directory, or remove that file") from None
         return record
 
     def claim(self, request: Mapping[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
@@ -89,8 +89,8 @@ class Folder:
                 differs.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
         if differs:
             raise RunError(
-                f"{self.path} holds another comparison: {'; '.join(differs)}. Name another folder by --out, or let "
-                "this one take its place by --overwrite, which keeps finished runs"
+                f"{self.path} holds another comparison: {'; '.join(differs)}. Name another directory with --out, "
+                "or replace it with --overwrite, which keeps finished runs"
             )
         return record
 

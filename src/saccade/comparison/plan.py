@@ -17,7 +17,7 @@ OWN_SAMPLES = (
     "but other ones for each seed, since they are held out by seed; intervals are over seeds alone. Give validation "
     "samples of their own for sharper ones"
 )
-DETECTABLE = "a true difference of that size is found four times out of five"
+DETECTABLE = "80% power"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Plan:
         if arm.name == self.reference:
             return "the reference"
         if arm.identical_to is not None:
-            return f"identical to {arm.identical_to}: it is not run again"
+            return f"identical to {arm.identical_to}, not run again"
         return "" if arm.changes else "the same settings"
 
     @property
@@ -133,22 +133,21 @@ class Plan:
         return rows
 
     def __str__(self) -> str:
-        lines = [f"{count_of(len(self.arms), 'arm')} on {self.data}, compared with {self.reference}:"]
+        lines = [f"{count_of(len(self.arms), 'arm')} on {self.data}, reference {self.reference}:"]
         lines += [self.common] if self.common else []
         for arm in self.arms:
             changes = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
             lines.append(f"  {arm.name}: {self.remark(arm) or changes}")
             lines += [f"    {note}" for note in arm.notes if arm.name == self.reference]
-        lines.append("Held equal, as looked up for the first seed:")
+        lines.append("Held equal (checked for the first seed):")
         lines += [f"  {what}: {where}{', ' if detail else ''}{detail}" for what, where, detail in self.held_equal]
         return "\n".join([*lines, *self._cost_lines()])
 
     def _cost_lines(self) -> list[str]:
         seeds = f"seed{'s' * (len(self.seeds) != 1)} {', '.join(map(str, self.seeds))}"
-        verb = "is" if self.finished == 1 else "are"
-        lines = [f"{count_of(self.runs, 'run')}, {seeds}; {self.finished or 'none'} {verb} finished."]
+        lines = [f"{count_of(self.runs, 'run')}, {seeds}; {self.finished or 'none'} finished."]
         if self.runs > self.finished:
-            side = f", {self.side_by_side} side by side" if self.side_by_side > 1 else ""
+            side = f", {self.side_by_side} in parallel" if self.side_by_side > 1 else ""
             time = "unknown" if self.seconds is None else f"about {say_duration(self.seconds)}{side}"
             lines.append(f"Expected time: {time} ({self.estimate}).")
         lines += [f"Budget: {self.budget}."] if self.budget else []
@@ -156,14 +155,14 @@ class Plan:
             on = f"on {self.samples:,} validation samples"
             if self.detectable > 1:
                 lines.append(
-                    f"It will probably see nothing: with {count_of(len(self.seeds), 'seed')} {on}, even a difference "
-                    f"of 100 points is missed more than once in five times ({self.detectable_how})."
+                    f"Too small to detect a difference: with {count_of(len(self.seeds), 'seed')} {on}, even 100 points "
+                    f"would be detected with less than 80% power ({self.detectable_how})."
                 )
             else:
                 about = f"about {100 * self.detectable:.1f} points {on}"
-                lines.append(f"Smallest difference it will see: {about} ({DETECTABLE}; {self.detectable_how}).")
+                lines.append(f"Smallest detectable difference: {about} ({DETECTABLE}; {self.detectable_how}).")
         elif self.detectable_how:
-            lines.append(f"Smallest difference it will see: {self.detectable_how}.")
+            lines.append(f"Smallest detectable difference: {self.detectable_how}.")
         return lines
 
 
@@ -180,13 +179,12 @@ def estimate_detectable(
     if seeds < 2 or samples < 2:
         return None, ""
     if not metric.share or metric.statistic is not None or metric.by_group:
-        return None, f"how {metric.words} varies is not known before runs are finished"
+        return None, f"unknown until runs are finished, as the variance of {metric.words} is not known"
     known = sum(scores) / len(scores) if scores else ASSUMED_ACCURACY
     accuracy = min(max(known, 1 / samples), 1 - 1 / samples)
-    article = "an" if metric.words[0] in "aeiou" else "a"
-    how = f"if the {metric.words} is about {accuracy:.0%}"
+    how = f"assuming {metric.words} {accuracy:.0%}"
     if scores:
-        how = f"{article} {metric.words} of {accuracy:.0%} as in {count_of(len(scores), 'finished run')}"
-    how += "; arms that vary by half a point from seed to seed"
-    how += f"; corrected for {arms} arms" if arms > 1 else ""
+        how = f"{metric.words} {accuracy:.0%} as in {count_of(len(scores), 'finished run')}"
+    how += ", 0.5 points of variation between seeds"
+    how += f", corrected for {arms} arms" if arms > 1 else ""
     return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 * alpha_share(look) / max(arms, 1)), how

@@ -174,7 +174,7 @@ def ask(
         shared = [name for name in known if all(name in found for found in measured.values())]
         raise ValueError(
             f"{', '.join(lacking)} {'do' if lacking[1:] else 'does'} not measure {metric}, by which the arms would be "
-            f"compared; name one that all of them measure by --metric: {', '.join(shared)}"
+            f"compared; name one that all of them measure with --metric: {', '.join(shared)}"
         )
     larger = spec.larger_is_better if spec is not None and larger is None else bool(larger)
     if any(primary not in found for found in measured.values()):  # such as masks' precision, of a detector of boxes

@@ -180,13 +180,13 @@ def unchanged(
             raise RunError(
                 f"the comparison in {folder} was begun in {before['precision']} and would go on in {precision} on this "
                 "device; its runs cannot be compared with new ones. Resume it on a device like the first one by "
-                "--device, or name another folder by --out"
+                "--device, or name another directory with --out"
             )
         if any(before[name] != found[name] for name in ("train", "val")):
             raise RunError(
                 f"the samples of {one.config.data.path or 'the embedded set'} are others than when the comparison in "
-                f"{folder} was begun; its runs cannot be compared with new ones. Name another folder by --out, or put "
-                "the samples back"
+                f"{folder} was begun; its runs cannot be compared with new ones. Name another directory with --out, or "
+                "restore the samples"
             )
     return kept
 
@@ -238,13 +238,13 @@ def _same_order(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
         return Check("order of the samples", equal, detail if equal else _because(reference, arm, *names))
     pairs = zip(reference.order, arm.order, strict=True)
     equal = all(torch.equal(a[: len(b)], b[: len(a)]) for a, b in pairs)
-    detail = f"looked up for {sum(len(x) for x in arm.order):,} places of {len(arm.order)} epochs"
+    detail = f"checked for {sum(len(x) for x in arm.order):,} positions in {len(arm.order)} epochs"
     return Check("order of the samples", equal, detail if equal else _because(reference, arm, *names))
 
 
 def _batches(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = (reference.batch_size, reference.steps) == (arm.batch_size, arm.steps)
-    detail = f"{arm.batch_size} samples a step, {count_of(arm.steps, 'step')} an epoch"
+    detail = f"batch size {arm.batch_size}, {count_of(arm.steps, 'step')} per epoch"
     names = ("optim.batch_size", "data.")
     return Check("batches", equal, detail if equal else f"{detail}, {_because(reference, arm, *names)}")
 
@@ -263,7 +263,7 @@ def _draws(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
         equal &= all(first[one] == second[one] for one in both) and bool(both)
         if reference.train == arm.train and len(first) == len(second):
             equal &= first.keys() == second.keys()
-    detail = f"looked up for {shared:,} samples of {len(arm.keys)} epochs"
+    detail = f"checked for {shared:,} samples in {len(arm.keys)} epochs"
     return Check("augmentation draws", equal, detail if equal else _because(reference, arm, *names))
 
 

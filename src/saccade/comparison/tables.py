@@ -220,7 +220,7 @@ def settings(result: Findings) -> list[Block]:
     changed = Table("What differs between the arms", ("Arm", "Setting", "Reference", "Arm's own"), tuple(rows))
     held: Block = Text("Nothing was checked: there is no second arm that could be built.", "note")
     if any(arm.checks for arm in plan.arms):
-        caption = "What is held equal, looked up for the first seed"
+        caption = "What is held equal, checked for the first seed"
         held = Table(caption, ("What", "In the arms", "How"), tuple(plan.held_equal))
     notes: dict[str, list[str]] = {}
     for arm in plan.arms:

@@ -80,14 +80,17 @@ def tune_arms(
     else:
         rungs = _plan(base, axes, seconds, len(subjects), until, device)
         store.decide(request, rungs=[[rung.count, rung.epochs] for rung in rungs])
-    say(f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on training samples alone: {say_rungs(rungs)}")
+    say(
+        f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on the training set only; candidates: "
+        f"{say_rungs(rungs)}"
+    )
     chosen = candidates(axes, rungs[0].count)
     attempts = run_search(subjects, chosen, rungs, store, device=device, until=until, say=say)
     found = choose(attempts, list(configs), larger=base.ground.metric.larger_is_better)
     if found is None:
         raise ConfigError(
-            f"no candidate came to an end in all arms within {say_duration(seconds)} each; give --tune more, or call "
-            "again: what was trained is kept"
+            f"no candidate finished in all arms within {say_duration(seconds)} each; give --tune more time, or run "
+            "again to continue: finished trials are kept"
         )
     edges = {name: edges_of(axes, [one for one in attempts if one.arm == name], found.values[name]) for name in configs}
     settings = {one.name: _settings(one, found.values[one.name]) for one in subjects}
@@ -139,7 +142,7 @@ def notes_on_tuning(tuned: TunedArms) -> list[Note]:
     for what, names in ends.items():
         whose = "all arms" if len(names) == len(tuned.values) else ", ".join(names)
         notes.append(
-            Note("edge", f"the best of {whose} is {what}, so a better one may lie beyond", "give a rate nearer by --lr")
+            Note("edge", f"the best of {whose} is {what}; a better one may lie beyond", "start nearer to it with --lr")
         )
     return notes
 

@@ -55,7 +55,10 @@ class EmbeddedReader:
                 ArraySource(images, labels, classes=classes, prefix=split, ids=archive[f"{split}_index"])
                 for split, images, labels in parts
             )
-        note = f"this is the embedded part of Fashion-MNIST: {len(train)} training and {len(test)} test images"
+        note = (
+            "the dataset is the Fashion-MNIST sample shipped with saccade "
+            f"({len(train):,} train, {len(test):,} validation)"
+        )
         return Splits(train, test, (note,))
 
 

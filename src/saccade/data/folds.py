@@ -41,13 +41,15 @@ def fold_notes(
 ) -> list[str]:
     """Return what the log should say about a fold."""
     folds = int(chosen.max()) + 1
-    together = f" in {len(set(groups))} groups, each whole," if groups is not None else ""
+    together = f" in {len(set(groups))} groups (not split)" if groups is not None else ""
     count = int((chosen == fold).sum())
-    notes = [f"fold {fold + 1} of {folds}: {count} of {len(source)} samples{together} are validated on"]
+    notes = [f"fold {fold + 1} of {folds}: validating on {count} of {len(source)} samples{together}"]
     if unused is not None:
-        notes.append(f"the set's own {len(unused)} validation samples are left alone, for a last test")
+        notes.append(
+            f"the dataset's {len(unused)} validation samples are not used, so that they can be a final test set"
+        )
     strata = source.targets.strata()
     rare = [name for place, name in enumerate(source.outputs) if 0 < int((strata == place).sum()) < folds]
     if rare and source.task == "classify":
-        notes.append(f"classes with fewer samples than folds, which some folds lack: {abbreviate(rare)}")
+        notes.append(f"classes with fewer samples than folds, missing in some folds: {abbreviate(rare)}")
     return notes

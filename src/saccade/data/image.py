@@ -279,7 +279,7 @@ def _orientation(image: Image.Image) -> int:
 def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[str, str]:
     """Say in plain words, and in one, what an error of opening or decoding means."""
     if isinstance(error, FileNotFoundError):
-        return "the file is not there (any more)", "missing"
+        return "the file does not exist", "missing"
     if isinstance(error, NotRegularError):
         return f"it is {error.what}; only regular files are read", "foreign"
     if isinstance(error, PermissionError):
@@ -306,7 +306,7 @@ def _unidentified(file: BinaryIO) -> tuple[str, str]:
 
 
 def _too_large(size: str, max_pixels: int) -> str:
-    return f"{size} is more than {max_pixels} pixels, refused before decoding; if it is meant, raise max_pixels"
+    return f"{size} is more than {max_pixels} pixels, refused before decoding; raise max_pixels if it is intended"
 
 
 class _Quiet:

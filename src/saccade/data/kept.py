@@ -221,5 +221,5 @@ def decoded_bytes(source: Source) -> int:
 
 def kept_note(count: int, size: int) -> str:
     """Return what a user is told."""
-    kept = f"{count_are(count, 'image')} decoded once and kept in memory, {size / 1e6:,.0f} MB"
-    return f"{kept}; data.resident=never reads the files in every epoch instead"
+    kept = f"{count_are(count, 'image')} decoded once and kept in memory ({size / 1e6:,.0f} MB)"
+    return f"{kept}; override with --set data.resident=never"

@@ -159,7 +159,7 @@ def open_data(
     elif splits.groups is not None and not isinstance(train, Stream):
         parts = choose_folds(train, splits.groups, folds=max(round(1 / val_share), 2), seed=seed)
         notes.append(
-            f"{(parts == 0).sum()} of {len(train)} images are held out for validation, groups of {group!r} whole"
+            f"{(parts == 0).sum()} of {len(train)} images held out for validation, groups of {group!r} not split"
         )
         train, held = train.subset(np.flatnonzero(parts != 0)), train.subset(np.flatnonzero(parts == 0))
     else:

@@ -141,7 +141,7 @@ def columns_as_trained(spec: str, trained: Mapping[str, str]) -> dict[str, str]:
     for role in sorted(absent - {"image", "split"}):
         raise ValueError(
             f"{path} has the columns {abbreviate(list(columns), most=20)}, and the model was trained with {role}="
-            f"{trained[role]}; name the column that holds it here by --columns {role}=NAME, or rename it in the list"
+            f"{trained[role]}; name the column that holds it here with --columns {role}=NAME, or rename it in the list"
         )
     return {role: name for role, name in trained.items() if role not in absent}
 

@@ -102,7 +102,7 @@ def predict(
     reader: TextReader | QuestionReader | _Reader
     reads = predictor.task.reads
     if keep and reads != "image":
-        raise ValueError(f"images were asked for and the model reads {reads}s; leave --draw out")
+        raise ValueError(f"--draw was given, but the model reads {reads}s; leave it out")
     if reads == "image":
         reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
         items: Iterator[Any] = find_paths(given, null=null)

@@ -69,7 +69,7 @@ def serve(
 
         from .app import Settings, create_app
     except ImportError as error:
-        raise ImportError(f"serving needs {error.name}; install it by pip install 'saccade[serve]'") from None
+        raise ImportError(f"serving needs {error.name}; install it with pip install 'saccade[serve]'") from None
     paths = [targets] if isinstance(targets, (str, Path)) else list(targets)
     if not paths:
         raise ValueError("no model was given; name one or more runs: saccade serve RUN")
@@ -158,13 +158,13 @@ def run_server(app: "FastAPI", listener: socket.socket) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise ValueError(f"--port {port} was given; it is from 0 to 65535, where 0 takes a free one")
+        raise ValueError(f"--port {port} was given; it must be from 0 to 65535; 0 picks a free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=WAITING)
     except OSError as error:
         raise OSError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; give another by --port or --host"
+            f"cannot listen on {host} port {port}: {error.strerror or error}; give another with --port or --host"
         ) from None
 
 
@@ -184,8 +184,8 @@ def _announce(listener: socket.socket, app: "FastAPI", *, open_to_all: bool) -> 
     shown = f"[{host}]" if ":" in host else host
     if open_to_all:
         print(
-            f"saccade serve: WARNING: {host} is open to every machine that can reach it, and no token is asked for; "
-            f"set one by --token or the environment's {TOKEN}",
+            f"saccade serve: WARNING: any machine that can reach {host} may send requests, without a token; "
+            f"set one with --token or the environment variable {TOKEN}",
             file=sys.stderr,
             flush=True,
         )

@@ -119,7 +119,7 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
     known = source.task == spec.task and set(source.outputs) == set(spec.outputs)
     if not known and find_task(spec.task).reads != "image":
         raise ExportError(
-            f"an export is judged by samples, and the {origin} are none that it answers; name a set of its task by "
+            f"an export is verified on samples of the model's task, which the {origin} are not; name a dataset with "
             "--data"
         )
     source = source.aligned(tuple(spec.outputs)) if known else source  # in the order of the model's outputs
@@ -131,7 +131,7 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
             else:
                 images.append(framing(source.read(int(index))))
     if not images and not samples:
-        raise ExportError(f"none of the {origin} can be read; name others by --data")
+        raise ExportError(f"none of the {origin} can be read; name others with --data")
     if not known:
         return Evidence(torch.stack(images), None, origin)
     batch = encode.collate(samples)

@@ -288,9 +288,9 @@ def write_predictions(
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
     if masks is not None and not task.masks:
-        raise ValueError(f"--masks was given; the task {task.name} tells no masks of every pixel's class")
+        raise ValueError(f"--masks was given, but the task {task.name} predicts no masks; leave it out")
     if form == "coco" and not task.boxes:
-        raise ValueError(f"--form coco was given; the task {task.name} tells no boxes of objects: use csv or jsonl")
+        raise ValueError(f"--form coco was given, but the task {task.name} predicts no boxes; use csv or jsonl")
     begun = _begun(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
@@ -323,10 +323,12 @@ def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[st
     if path.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file")
     if not path.parent.is_dir():
-        raise ValueError(f"--out {out} was given; there is no folder {path.parent}. Make it first")
+        raise ValueError(f"--out {out} was given, but there is no directory {path.parent}; create it first")
     form = form or FORMS.get(path.suffix.lower())
     if form is None:
-        raise ValueError(f"--out {out} was given; name a file that ends in .csv or .jsonl, or tell the form by --form")
+        raise ValueError(
+            f"--out {out} was given; name a file that ends in .csv or .jsonl, or set the format with --form"
+        )
     return form, path
 
 

@@ -86,7 +86,7 @@ def evaluate(
     resamples = min(resamples, kind.resamples)
     if robust and models[0].loaded.task.reads != "image":
         raise EvaluationError(
-            f"robust was asked for and {models[0].name} reads no images alone; occlusions and corruptions are of images"
+            f"robust was given, but {models[0].name} does not read images alone; occlusions and corruptions need images"
         )
     kind.check(models, options)
     if out is not None:
@@ -114,7 +114,7 @@ def evaluate(
     notes = [*(note for model in models for note in model.loaded.notes), *asked]
     notes += [*samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
     if robust and not kind.attackable:
-        notes.append("attacks are for models that answer with a class, and were left out")
+        notes.append("attacks were skipped: they need a classifier")
     first = judges[0]
     result = Evaluation(
         runs={judge.model.name: _evaluated(judge, found, source) for judge, found in zip(judges, numbers, strict=True)},
@@ -146,20 +146,20 @@ def plan(
 ) -> list[str]:
     """Return what will be done, in words."""
     named, several = f"{len(models)} model{'s' * (len(models) > 1)}", "s" * (images != 1)
-    lines = [f"{named} on {images:,} sample{several}: 1 clean pass each"]
+    lines = [f"evaluating {named} on {images:,} sample{several}"]
     if robust:
         spec = models[0].spec
         covered, spoilt = (
             sum(kind.takes(condition) for condition in found)
             for found in (occlusions(spec.img_size), corruptions(spec.in_chans))
         )
-        more = f" and {len(kind.conditions())} of light noise and blur" if kind.conditions() else ""
-        lines.append(f"robustness: {covered} occlusions and {spoilt} corruptions{more}, a pass each")
+        more = f", {len(kind.conditions())} levels of light noise and blur" if kind.conditions() else ""
+        lines.append(f"robustness: {covered} occlusions, {spoilt} corruptions{more}, one pass each")
     if attacks:
         most = attacks[0].steps * attacks[0].restarts
         text = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)
-        passes = f"{most} pass{'es' * (most != 1)}"
-        lines[-1] += f"; FGSM, and PGD of at most {passes} forward and back, at {text}"
+        passes = f"{most} forward and backward pass{'es' * (most != 1)}"
+        lines[-1] += f"; FGSM, and PGD with at most {passes}, at epsilon {text}"
     return lines
 
 

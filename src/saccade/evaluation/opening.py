@@ -118,7 +118,7 @@ def open_set(
         columns: of a list, which are read as what; those of the runs' training if not given.
     """
     if columns is not None and data is None:
-        raise EvaluationError(f"columns={columns} was given without a list; name it by --data")
+        raise EvaluationError(f"columns={columns} was given without a list; give it with --data")
     if data is not None:
         named = _trained_columns(models, data) if columns is None else parse_columns(columns)
         _, opened = open_samples(models[0].asked_as, DataConfig(path=data, val=data, columns=named))
@@ -128,7 +128,7 @@ def open_set(
         if found.fingerprint != own[0].fingerprint:
             raise EvaluationError(
                 f"{models[0].name} was validated on {len(own[0].source)} samples of {own[0].name}, {model.name} "
-                f"on {len(found.source)} others of {found.name}; give samples for all of them by --data"
+                f"on {len(found.source)} others of {found.name}; give a dataset for all of them with --data"
             )
     notes = dict.fromkeys(note for found in own for note in found.notes)
     return EvaluatedSet(own[0].source, own[0].name, own[0].fingerprint, tuple(notes))
@@ -141,27 +141,25 @@ def _trained_columns(models: Sequence[EvaluatedModel], data: str) -> dict[str, s
     if other is not None:
         raise EvaluationError(
             f"the runs were trained on other columns of a list than each other ({found[0] or 'none named'} and "
-            f"{other or 'none named'}); say by --columns which are asked about"
+            f"{other or 'none named'}); give --columns"
         )
     return found[0] if found else {}
 
 
 def _own_set(model: EvaluatedModel) -> EvaluatedSet:
     if model.run is None:
-        raise EvaluationError(
-            f"{model.target} is not a run, so it has no validation samples of its own; give some by --data"
-        )
+        raise EvaluationError(f"{model.target} is not a run, so it has no validation split of its own; give --data")
     config = model.run.config()
     choice, data = open_samples(config.task, config.data)
     if choice.kind is not model.loaded.task:
         raise EvaluationError(
             f"{model.name} was trained for the task {model.spec.task}, and {data.name} is now a set for {choice}; give "
-            "samples of its task by --data"
+            "samples of its task with --data"
         )
     fingerprint, notes = data.val.fingerprint(), list(data.notes)
     stored = model.run.summary().get("validation", {}).get("fingerprint") if model.run.finished() else None
     if stored is None:
-        notes.append(f"{model.name} does not say which samples it was validated on")
+        notes.append(f"{model.name} does not record which samples it was validated on")
     elif stored != fingerprint:
         notes.append(
             f"{model.name} was validated on other samples than {data.name} now gives (fingerprint {stored[:12]} "

@@ -81,7 +81,7 @@ def _figure(one: Suspect, source: Source) -> Html:
 def read_corrections(file: Path, source: Source) -> dict[int, int]:
     """Return the classes that a table of suspects, perhaps changed and shortened, gives to samples, by their places."""
     if not file.is_file():
-        raise ConfigError(f"there is no {file}; write it by saccade data check --answers, and correct it")
+        raise ConfigError(f"there is no {file}; write it with saccade data check --answers, and correct it")
     known = {name: place for place, name in enumerate(source.outputs)}
     found = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:

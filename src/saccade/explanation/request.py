@@ -143,7 +143,7 @@ def check_outputs(model: LoadedModel, other: LoadedModel) -> None:
         differ = f"other tasks, {model.spec.task} and {other.spec.task}"
     raise ValueError(
         f"{model.name} and {other.name} have {differ} ({', '.join(one[:3])}, ... and {', '.join(two[:3])}, ...), "
-        "so their answers cannot be compared; compare their layers alone by --views cka (views=['cka'] in Python)"
+        "so their answers cannot be compared; compare their layers alone with --views cka (views=['cka'] in Python)"
     )
 
 

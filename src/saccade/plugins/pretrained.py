@@ -84,7 +84,7 @@ def import_transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ImportError(f"this needs {error.name}; install it by pip install 'saccade[hf]'") from None
+        raise ImportError(f"this needs {error.name}; install it with pip install 'saccade[hf]'") from None
     return transformers
 
 

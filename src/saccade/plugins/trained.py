@@ -31,7 +31,7 @@ def watched(
     before, known = _features(model, shape) if features else None, _classifier(model)
     yield
     if classifier and _classifier(model) != known:
-        say(f"{text} puts a new classifier in the place of the trained one; {_with(text, 'beside=true')} keeps it")
+        say(f"{text} replaces the trained classifier by a new one; {_with(text, 'beside=true')} keeps it")
     if before is None or (after := _features(model, shape)) is None:
         return
     changed = 1.0 if before.shape != after.shape else float((after - before).norm() / before.norm().clamp_min(1e-12))
@@ -39,7 +39,7 @@ def watched(
         say(f"{text} starts as identity: the features of the trained weights are the same with it")
         return
     instead = f"; {_with(text, 'scale=true')} starts as identity" if text.partition(":")[0] == "broadcast" else ""
-    say(f"{text} changes the features of the trained weights by {changed:.0%}, which training has to mend{instead}")
+    say(f"{text} changes the features of the trained weights by {changed:.0%}; training has to adapt to it{instead}")
 
 
 def _with(text: str, option: str) -> str:

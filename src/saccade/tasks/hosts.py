@@ -82,7 +82,7 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool =
     if body:
         raise ConfigError(
             f"{weights} lacks {len(body)} weights of a {config.model_type} ({', '.join(sorted(body)[:3])}); give the "
-            "folder of a whole model, or begin with random weights by --task text:scratch=true"
+            "folder of a whole model, or begin with random weights with --task text:scratch=true"
         )
     if len(fresh) > len(body):
         spec.notes.append(f"{weights} has no trained pooler; it begins with random weights")

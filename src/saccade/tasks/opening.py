@@ -66,6 +66,6 @@ def read_by_layout(table: Table) -> Targets:
         if kind.claims(table):
             return kind.read_table(table, kind.Options())
     raise table.refuse(
-        f"one that says what a sample is: `label` for a class, `labels` for several, or numbers; or tell by --task "
-        f"({', '.join(TASKS)}) what the columns are"
+        f"one that says what a sample is: `label` for a class, `labels` for several, or numbers; or give --task "
+        f"({', '.join(TASKS)})"
     )

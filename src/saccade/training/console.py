@@ -125,10 +125,10 @@ class Console:
             rest = self.total - (self.done if resumed else 0) + self.validating
             seconds = since / steps * rest
             if seconds >= WORTH_SAYING:
-                runs = f"{count_of(self.epochs, 'epoch')} of {count_of(self.steps, 'step')}"
-                took = f"about {say_duration(seconds)} {'more' if resumed else 'in all'}"
-                hint = "; --time 10m would fit the epochs into ten minutes" if seconds > 900 and not resumed else ""
-                self.say(f"{runs}: {took}, by the first {count_of(steps, 'step')}{hint}")
+                runs = f"{count_of(self.epochs, 'epoch')} x {count_of(self.steps, 'step')}"
+                took = f"about {say_duration(seconds)}{' left' if resumed else ''}"
+                hint = "; use --time 10m to fit the run into ten minutes" if seconds > 900 and not resumed else ""
+                self.say(f"{runs}, {took} (estimated from the first {count_of(steps, 'step')}){hint}")
 
     def _left(self, now: float) -> list[str]:
         """Return how long it still takes, where that is worth a word."""
@@ -175,8 +175,8 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError(
-                "keep.tensorboard was asked for and TensorBoard is not installed; pip install 'saccade[log]', or leave "
-                "it out: metrics.jsonl and metrics.csv are written in any case"
+                "keep.tensorboard=true was given, but TensorBoard is not installed; run pip install 'saccade[log]', or "
+                "leave it out: metrics.jsonl and metrics.csv are always written"
             ) from error
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
 

@@ -21,7 +21,7 @@ FEW = 5000  # photographs that are few to learn from alone
 CIFAR = "cifar"  # recipe of sets like it
 MANY, SMALLEST = 16_000, 32  # images, and pixels that they are trained at, from where and up to where it is taken
 FROM_SCRATCH = (
-    "{samples} photographs are trained on from random weights; with so few, trained weights mostly give far more: "
+    "training from random weights on only {samples} images; pretrained weights are usually far more accurate: "
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
 )
 FORWARD = 0.3  # of a sample's time in training: to be asked about
@@ -157,7 +157,9 @@ def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
     if steps is None:
         return config.schedule.epochs
     if samples is None:
-        raise ConfigError("schedule.steps was given and the set does not say how many samples it has; give --epochs")
+        raise ConfigError(
+            "schedule.steps was given, but the number of samples of the dataset is unknown; give --epochs instead"
+        )
     return math.ceil(steps / steps_of_epoch(samples, batch))
 
 
@@ -170,28 +172,30 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
         notes.append(FROM_SCRATCH.format(samples=samples))
     ours = (config.recipe, resolved.model.name, config.optim.name) == ("small", "glnet_nano", "adamw")
     if ours and random and samples is not None and size is not None and _many_small(samples, size):
-        notes.append(f"{samples:,} images of {size} pixels: --recipe {CIFAR} is for such sets, see docs/training.md")
+        notes.append(
+            f"{samples:,} images of {size} pixels: --recipe {CIFAR} is made for such datasets, see docs/training.md"
+        )
     if config.data.img_size is None and side not in (None, size):
-        notes.append(f"images of about {side} pixels are trained at {size}; --img-size chooses another size")
+        notes.append(f"input resolution {size} for images of about {side} pixels (override with --img-size)")
     if resolved.optim.batch_size != config.optim.batch_size:
         now, before = resolved.optim, config.optim
         notes.append(
-            f"{count_of(samples or 0, 'training sample')}: batches of {now.batch_size} in place of "
-            f"{before.batch_size} and a learning rate of {now.lr:g}, for more steps in an epoch; "
-            "--batch-size and --lr set your own"
+            f"{count_of(samples or 0, 'training sample')}: batch size {now.batch_size} instead of "
+            f"{before.batch_size} and learning rate {now.lr:g}, for more steps per epoch "
+            "(override with --batch-size and --lr)"
         )
     elif samples is not None and samples < 4 * resolved.optim.batch_size:
         steps = steps_of_epoch(samples, resolved.optim.batch_size)
         notes.append(
-            f"{count_of(samples, 'training sample')} in batches of {resolved.optim.batch_size} are only "
-            f"{count_of(steps, 'step')} an epoch; a smaller --batch-size or more --epochs may help"
+            f"{count_of(samples, 'training sample')} with batch size {resolved.optim.batch_size}: only "
+            f"{count_of(steps, 'step')} per epoch; a smaller --batch-size or more --epochs may help"
         )
     if config.augment.full_epochs is not None and resolved.schedule.epochs < config.augment.full_epochs:
         share = _share_of_full(config.augment.full_epochs, resolved.schedule.epochs)
         notes.append(
             f"{count_of(resolved.schedule.epochs, 'epoch')}: "
-            + ("no RandAugment or mixing" if share == 0 else f"augmentation {share:.2g} times as strong")
-            + f", since runs under {config.augment.full_epochs} learn more with less of it; "
-            "--set augment.full_epochs=null gives all of it"
+            + ("RandAugment and mixing are off" if share == 0 else f"augmentation strength scaled to {share:.2g}")
+            + f"; runs under {config.augment.full_epochs} epochs train better with less "
+            "(override with --set augment.full_epochs=null)"
         )
     return notes

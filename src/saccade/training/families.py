@@ -17,8 +17,8 @@ def family_notes(config: TrainConfig, options: Mapping[str, Any]) -> list[str]:
     own = flatten(config)
     wanted = flatten(overlay(TrainConfig(), family.settings))
     names = [name for name in _leaves(family.settings) if own[name] == wanted[name]]
-    values = [f"{name} = {own[name]}" for name in names] + [f"{name} = {value}" for name, value in options.items()]
-    return [f"settings for {family.name} models: {', '.join(values)} (--lr and --set give your own)"] if values else []
+    values = [f"{name}={own[name]}" for name in names] + [f"{name}={value}" for name, value in options.items()]
+    return [f"defaults for {family.name} models: {', '.join(values)} (override with --lr or --set)"] if values else []
 
 
 def small_options(config: TrainConfig, name: str, side: int) -> dict[str, Any]:

@@ -63,16 +63,15 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
     better = max if ground.metric.larger_is_better else min
     best = better(scores, key=lambda rate: scores[rate])
     found = replace(config.optim, lr=best, batch_size=batch, least_steps=None)
-    edge = "; it is at the edge of them" if best in (min(scores), max(scores)) else ""
+    edge = " (at the edge of the range)" if best in (min(scores), max(scores)) else ""
     return replace(config, optim=found), [
-        f"no settings are known for models like {config.model.name}: of {len(scores)} learning rates tried for "
-        f"{EPOCHS} epochs on {limit:,} training samples, {best:g} did best{edge}; `saccade tune` seeks longer, --lr "
-        "gives your own"
+        f"no defaults for models like {config.model.name}: learning rate {best:g} was the best of {len(scores)} tried "
+        f"for {EPOCHS} epochs on {limit:,} training samples{edge}; search longer with `saccade tune`, or set --lr"
     ]
 
 
 def _untried(config: TrainConfig) -> str:
     return (
-        f"no settings are known for models like {config.model.name}, and none were tried in so short a run: the "
-        f"learning rate {config.optim.lr:g} is the recipe's; `saccade tune` finds one"
+        f"no defaults for models like {config.model.name}: learning rate {config.optim.lr:g} is the recipe's and was "
+        "not tuned for it; find one with `saccade tune`, or set --lr"
     )

@@ -85,7 +85,7 @@ class Loop(Step):
                 record = self._close_epoch()
         if record and self._stale():
             tried = count_of(self.config.schedule.patience or 0, "validation")
-            self.console.say(f"no better {self.primary.words} in {tried}: stopping early")
+            self.console.say(f"stopping early: no better {self.primary.words} in {tried}")
         return record or (self.run.metrics() or [{}])[-1]
 
     def ended(self) -> bool:
@@ -150,8 +150,8 @@ class Loop(Step):
         self.length = before.shortened(self.step, left, warmup=warmup)
         self.console.shorten(self.length)
         self.console.say(
-            f"slower than when it was timed: {self.length} instead of {before}, from epoch "
-            f"{before.epoch_of(self.step)} on; the learning rate comes down to its lowest within the time"
+            f"steps are slower than estimated: shortened to {self.length} instead of {before}, from epoch "
+            f"{before.epoch_of(self.step)} on; the learning rate decays to its minimum within the time budget"
         )
 
     def _not_finite(self, what: str) -> str:
@@ -374,7 +374,7 @@ class Loop(Step):
         if self.run.metrics() or self.run.finished():
             raise StateError(
                 f"{self.run.states} holds no state though {self.run.path} has trained; it cannot be resumed. Begin "
-                "another run, or replace this one by --overwrite"
+                "another run, or replace this one with --overwrite"
             )
 
 

@@ -67,14 +67,12 @@ class Fitting:
         if device.type == "cuda" and self._are_many_small(config, choice, data):
             config = configure(CIFAR, self.given)
             if world.is_main:
-                self.say(
-                    f"many small images: settings of the recipe {CIFAR}; --recipe {Task.recipe} takes the usual ones"
-                )
+                self.say(f"many small images: using the recipe {CIFAR} (override with --recipe {Task.recipe})")
         if self.seconds is None and not free:
             return config, []
         asked, seconds = config, self.seconds or USUAL
         if world.is_main:
-            self.say("timing a few steps, to say how long the run takes ...")
+            self.say("timing a few steps to estimate the duration of the run ...")
         candidates = list(_smaller(config, choice, data)) if free else [config]
         while candidates:
             candidate = candidates.pop(0)
@@ -94,9 +92,9 @@ class Fitting:
             epochs = max(epochs, min(FEWEST, most))
         if epochs < 1:
             raise BudgetError(
-                f"time={say_duration(seconds)} was given, {say_duration(spent)} of it went by while steps were timed, "
-                f"and one epoch takes about {say_duration(pace.seconds(1))}; "
-                "give more, a smaller model or --img-size, or fewer images (--set data.train_limit=N)"
+                f"time={say_duration(seconds)} was given, but timing a few steps took {say_duration(spent)} and one "
+                f"epoch takes about {say_duration(pace.seconds(1))}; "
+                "give more time, a smaller model or --img-size, or fewer images (--set data.train_limit=N)"
             )
         config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
@@ -127,14 +125,14 @@ def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to:
     if config.model.options != asked.model.options:
         chosen.append(f"the smaller {config.model.name} of the recipe quick")
     if config.data.img_size != asked.data.img_size:
-        chosen.append(f"images of {config.data.img_size} pixels")
+        chosen.append(f"input resolution {config.data.img_size}")
     epochs = config.schedule.epochs
     if epochs != most:
-        chosen.append(f"{count_of(epochs, 'epoch')} in place of {most}")
-    took = f"about {say_duration(pace.seconds(epochs))} in all ({pace.how})"
+        chosen.append(f"{count_of(epochs, 'epoch')} instead of {most}")
+    took = f"about {say_duration(pace.seconds(epochs))} ({pace.how})"
     if not chosen:
-        return f"{count_of(epochs, 'epoch')}: {took}"
-    return f"fitted to {to}{', '.join(chosen)}; {took}. --time, --epochs, --model and --img-size set your own"
+        return f"{count_of(epochs, 'epoch')}, {took}"
+    return f"fitted to {to}{', '.join(chosen)}, {took}; override with --time, --epochs, --model or --img-size"
 
 
 def _machine(config: TrainConfig, data: Data) -> str:

@@ -103,7 +103,7 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
             made.validation.close()
     if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
         reading += found.reading * length / max(taken, 1)
-    how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after others to warm up"
+    how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after warm-up"
     took, every = time.monotonic() - begun, config.keep.evaluate_every
     return Pace(
         startup + reading, found.step, validation, steps_of_epoch(length, whole), every, how, took=took, reading=reading

@@ -93,7 +93,7 @@ def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = Fals
             given = {other: None, **given}
     own = config.model.plugins
     config = replace(config, model=replace(config.model, plugins=[])) if bare else config
-    config = lay_over(config, {"recipe": name} | dict(given), source="the command", known=own)
+    config = lay_over(config, {"recipe": name} | dict(given), source="", known=own)
     for text in config.model.plugins:
         parse_plugin(text)
     if config.task is not None:
@@ -197,7 +197,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     else:
         known = list_recipes()
         raise ConfigError(
-            f"there is no recipe {name!r}; there are {', '.join(known)}, or give a YAML file{nearest(name, known)}"
+            f"unknown recipe {name!r}; choose from {', '.join(known)}, or give a YAML file{nearest(name, known)}"
         )
     source = f"recipe {name}"
     return drop_retired(read_yaml(text, source=source), source=source)  # it may be a run's settings

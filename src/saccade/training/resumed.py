@@ -32,11 +32,11 @@ def resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> Tr
     """Return the settings of a run that is resumed, with those of a user that may change over them."""
     config = run.config()
     if recipe is not None and recipe != config.recipe:
-        raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
+        raise ConfigError(f"{run.path} was started with the recipe {config.recipe}; a resumed run keeps it")
     if "model.name" in given:
         find_model = choose_task(config.task).kind.find_model if config.task else resolve_name
         given = {**given, "model.name": find_model(given["model.name"])}
-    changed = lay_over(config, given, source="the command")
+    changed = lay_over(config, given, source="")
     # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.
     before, after = ({name: json.dumps(value) for name, value in flatten(c).items()} for c in (config, changed))
     refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]

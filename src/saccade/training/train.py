@@ -157,7 +157,7 @@ def train(
     if resume is not None and out is not None and Path(out) != Path(resume):
         raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
     if resume is not None and time is not None:
-        raise ConfigError(f"time={time} was given with resume={resume}; a resumed run keeps the epochs it began with")
+        raise ConfigError(f"time={time} was given with resume={resume}; a resumed run keeps its number of epochs")
     seconds = None if time is None else parse_duration(time, name="time")
     free = recipe is None and not decides_how_long(given)
     fitting = Fitting(seconds, free=free, given=given)
@@ -243,9 +243,10 @@ def _fit(loop: Loop) -> dict[str, Any]:
         return loop.fit()
     except torch.OutOfMemoryError as error:
         raise TrainingError(
-            f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Resume with the batch in "
-            f"parts: saccade train --resume {loop.run.path} --set optim.accumulate={2 * loop.config.optim.accumulate}; "
-            "or begin anew with a smaller batch or model, or engine.grad_checkpointing=true"
+            f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Resume with gradient "
+            f"accumulation: saccade train --resume {loop.run.path} --set "
+            f"optim.accumulate={2 * loop.config.optim.accumulate}; or start again with a smaller batch size or model, "
+            "or with engine.grad_checkpointing=true"
         ) from error
     except (RuntimeError, ConnectionError, EOFError) as error:
         # PyTorch tells of a dead reader by an error wherever we are, or the next read finds nobody there.
@@ -255,8 +256,9 @@ def _fit(loop: Loop) -> dict[str, Any]:
             with suppress(RuntimeError):
                 sleep(0.05)
         raise TrainingError(
-            f"a process that reads samples was ended from outside at step {loop.step}: {error}. Mostly the machine's "
-            f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
+            f"a data-loading process was killed at step {loop.step}: {error}. The machine is probably out of memory; "
+            f"resume with fewer: saccade train --resume {loop.run.path} --workers "
+            f"{(loop.config.data.workers or 0) // 2}"
         ) from error
     finally:
         loop.feed.close()
@@ -292,7 +294,7 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
     if loop.world.is_main:
         write_text(run.settings, to_yaml(loop.config))  # what was changed now holds from here on
     if loop.ended():
-        console.say(f"{run.path} has come to its end at step {loop.step}; its weights and its report are written again")
+        console.say(f"{run.path} is already finished (step {loop.step}); writing its weights and report again")
     else:
         console.say(f"resuming {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
 
@@ -359,8 +361,8 @@ def _refuse_without_weights(config: TrainConfig) -> None:
     """Refuse to fine-tune what has not been trained."""
     if config.requires_checkpoint and not config.model.checkpoint and not config.model.pretrained:
         raise ConfigError(
-            f"the recipe {config.recipe} begins with trained weights and none were given; name a run, a safetensors "
-            "file or a published checkpoint by --checkpoint FILE, or take timm's by --pretrained"
+            f"the recipe {config.recipe} fine-tunes pretrained weights and none were given; give a run, a safetensors "
+            "file or a published checkpoint with --checkpoint FILE, or use timm's with --pretrained"
         )
 
 
@@ -368,6 +370,6 @@ def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> N
     """Refuse another number of readers of a stream, whose order they make."""
     if isinstance(data.train, Stream) and begun.data.workers != now.data.workers:
         raise ConfigError(
-            f"data.workers={now.data.workers} was given and the run was begun with {begun.data.workers}; the order of "
-            "a stream depends on them, so a resumed run keeps them"
+            f"data.workers={now.data.workers} was given, but the run was started with {begun.data.workers}; the order "
+            "of a stream depends on the number of workers, so a resumed run keeps it"
         )

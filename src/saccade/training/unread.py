@@ -159,7 +159,7 @@ class Situation:
 class Rule:
     """When a setting is read."""
 
-    needs: str  # in words, after "it is read"
+    needs: str  # in words, after "it is only used"
     when: Callable[[Situation], bool]
 
 
@@ -256,12 +256,12 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
         if value is None or value == "auto":
             continue
         same = value in (defaults[name], recipe[name], 0)
-        adapted, says = situation.adapted[name], f"{name} = {value!r} was given and"
+        adapted, says = situation.adapted[name], f"{name} = {value!r} was given, but"
         if adapted != value:
             who = f"the task {situation.choice} with the model {situation.config.model.name}"
-            found[name] = f"{says} {who} takes {adapted!r} in its place; leave it out"
+            found[name] = f"{says} {who} uses {adapted!r} instead; leave it out"
         elif not same and not READ[name].when(situation):
-            found[name] = f"{says} nothing in this run reads it: it is read {READ[name].needs}; leave it out"
+            found[name] = f"{says} has no effect in this run: it is only used {READ[name].needs}; leave it out"
     return found
 
 

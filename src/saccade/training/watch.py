@@ -50,19 +50,21 @@ def watch(
     """
     server = make_server(Path(path).expanduser(), host=host, port=port, every=every)
     with server:
-        later = "" if Path(path).expanduser().exists() else ", which is not there yet"
-        say(f"http://{host}:{server.server_port}/ follows {path}{later}; end by Ctrl-C")
+        later = "" if Path(path).expanduser().exists() else " (waiting for it to exist)"
+        say(f"http://{host}:{server.server_port}/ follows {path}{later}; stop with Ctrl-C")
         server.serve_forever()
 
 
 def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: float = 5.0) -> ThreadingHTTPServer:
     """Return a server of the page, which listens and waits to be run; arguments as for `watch`."""
     if not 0.5 <= every <= 3600:
-        raise ConfigError(f"--every {every} was given; it is seconds, from 0.5 to 3600")
+        raise ConfigError(f"--every {every} was given; it must be from 0.5 to 3600 seconds")
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--port {port} was given; it is from 0 to 65535, 0 takes a free one")
+        raise ConfigError(f"--port {port} was given; it must be from 0 to 65535; 0 picks a free one")
     if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "config.yaml").exists()):
-        raise ConfigError(f"{path} holds no config.yaml, so it is no run; give the folder that `saccade train` writes")
+        raise ConfigError(
+            f"{path} has no config.yaml, so it is not a run; give the directory that `saccade train` writes"
+        )
     watched = Watched(path)
 
     class Handler(BaseHTTPRequestHandler):
@@ -133,9 +135,9 @@ def state_of(run: Run, config: TrainConfig, records: Sequence[Mapping[str, Any]]
     if silence > max(QUIET, SILENT * epoch):
         return (
             f"Epoch {done} of {total}; nothing was written for {say_duration(silence)}: it may have been "
-            f"stopped. Go on by saccade train --resume {run.path}"
+            f"stopped. Resume with saccade train --resume {run.path}"
         )
-    return f"Epoch {done} of {total}; about {say_duration(epoch * (total - done))} of training are left."
+    return f"Epoch {done} of {total}; about {say_duration(epoch * (total - done))} left."
 
 
 def augmented(config: TrainConfig) -> list[Section]:

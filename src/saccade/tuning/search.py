@@ -83,7 +83,7 @@ def run_search(
                     least = _expected(store, rung.epochs)
                     found.append(store.trial(config, subject.ground, about, device=device, until=until, least=least))
             except OutOfTime:
-                say(f"the time is over in round {place + 1} of {len(rungs)}")
+                say(f"time budget used up in round {place + 1} of {len(rungs)}")
                 return attempts
             for subject, trial in zip(subjects, found, strict=True):
                 attempts.append(Attempt(subject.name, number, values, place, rung.epochs, trial))
@@ -127,8 +127,10 @@ def fit_rungs(axes: Sequence[Axis], left: float, pace: Pace, *, most: int, budge
     rungs = plan_rungs(left, pace, candidates=len(candidates(axes, MOST)), most=most)
     if not rungs:
         raise BudgetError(
-            f"a budget of {say_duration(budget)} was given; two candidates for one epoch take about "
-            f"{say_duration(2 * pace.seconds(1) + pace.took)}. Give more, or fewer samples (--set data.train_limit=N)"
+            f"a budget of {say_duration(budget)} was given, {say_duration(max(left, 0.0))} of it are left after the "
+            "start, and two candidates for one epoch take about "
+            f"{say_duration(2 * pace.seconds(1) + pace.took)}; give more time, or fewer samples "
+            "(--set data.train_limit=N)"
         )
     return rungs
 

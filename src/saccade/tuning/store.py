@@ -43,8 +43,8 @@ class Store:
         if found and not same:
             if not overwrite:
                 raise RunError(
-                    f"{self.path} holds another search: {_difference(found['request'], request)}. Name another folder "
-                    "by --out, or replace it by --overwrite"
+                    f"{self.path} holds another search: {_difference(found['request'], request)}. Name another "
+                    "directory with --out, or replace it with --overwrite"
                 )
             for file in (self.record_file, self.trials_file, self.recipe, self.report, self.result):
                 file.unlink(missing_ok=True)
@@ -56,7 +56,7 @@ class Store:
     def make(self) -> dict[str, Any]:
         """Make the folder, or return what is written in it; refuse one that is no search."""
         if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path} is a file; name a folder by --out")
+            raise RunError(f"{self.path} is a file; name a directory with --out")
         if self.path.exists() and any(item.name != ".lock" for item in self.path.iterdir()):
             return self._read()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -109,10 +109,11 @@ class Store:
             return json.loads(self.record_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise RunError(
-                f"{self.path} is not empty and holds no tune.json, so it is no search; name another folder by --out"
+                f"{self.path} is not empty and holds no tune.json, so it is not a search; name another directory with "
+                "--out"
             ) from None
         except ValueError:
-            raise RunError(f"{self.record_file} is damaged; name another folder by --out, or remove it") from None
+            raise RunError(f"{self.record_file} is damaged; name another directory with --out, or remove it") from None
 
     def _read_trials(self) -> dict[str, Trial]:
         """Return the trials that ended; a line torn by a kill is left out, and cut off."""

@@ -162,8 +162,8 @@ class _Search:
         axes = find_axes(self.config, resolved, given)
         if not axes:
             raise ConfigError(
-                "nothing is left to be tried: rate, weight decay and augmentation were given, or are not the recipe's; "
-                "leave one of them out, or give a recipe with a grid (docs/tuning.md)"
+                "nothing is left to search: learning rate, weight decay and augmentation were given, or the recipe has "
+                "none; leave one of them out, or give a recipe with a grid (docs/tuning.md)"
             )
         return Subject(resolved.model.name, resolved, ground), axes
 
@@ -201,8 +201,8 @@ class _Search:
         train, held = subject.ground.data.train, subject.ground.data.val
         count = "a stream of" if isinstance(train, Stream) else f"{len(train):,}"
         self.console.print(
-            f"{subject.name}: {', '.join(axis.words for axis in axes)} on {count} training samples, judged on "
-            f"{len(held):,} others of them; the validation samples are not looked at. Candidates: {say_rungs(rungs)}."
+            f"tuning {', '.join(axis.words for axis in axes)} of {subject.name} on {count} training samples, scored on "
+            f"{len(held):,} held-out ones (the validation split is not used); candidates: {say_rungs(rungs)}"
         )
 
     def _write(
@@ -241,8 +241,8 @@ class _Search:
         ]
         lines += [edge_text(axis, best.values[axis.name], tuned) for axis in axes if axis.name in tuned.edges]
         lines += [
-            f"{say_duration(tuned.seconds)} in all; written: {tuned.recipe} and {self.store.report}",
-            f"train by it: {training_command(self.given, tuned.recipe)}",
+            f"took {say_duration(tuned.seconds)}; written: {tuned.recipe} and {self.store.report}",
+            f"train with it: {training_command(self.given, tuned.recipe)}",
         ]
         for line in lines:
             self.console.print(line)
@@ -251,8 +251,8 @@ class _Search:
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:
     """Return what follows from a best value at the end of what was tried."""
     return (
-        f"the best {axis.words}, {say_value(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may "
-        f"lie beyond; go on from there: saccade tune ... --recipe {tuned.recipe}"
+        f"the best {axis.words}, {say_value(value)}, is the {tuned.edges[axis.name]} tried; a better one may lie "
+        f"beyond: continue with saccade tune ... --recipe {tuned.recipe}"
     )
 
 
@@ -263,8 +263,8 @@ def _is_own(attempt: Attempt, axes: Sequence[Axis]) -> bool:
 def _nothing(attempts: Sequence[Attempt], seconds: float) -> str:
     reasons = "; ".join(dict.fromkeys(one.trial.failed for one in attempts))
     if reasons:
-        return f"no trial came to an end with a score: {reasons}"
-    return f"no trial came to its end within {say_duration(seconds)}; call again with a larger budget, it goes on"
+        return f"no trial finished with a score: {reasons}"
+    return f"no trial finished within {say_duration(seconds)}; run again with a larger budget to continue"
 
 
 def _request(config: TrainConfig, given: Mapping[str, Any], seconds: float) -> dict[str, Any]:

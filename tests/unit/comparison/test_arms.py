@@ -103,7 +103,7 @@ def test_plugins_come_after_those_of_all_arms_and_settings_over_them():
 
 
 def test_an_unknown_recipe_names_the_arm():
-    with pytest.raises(ConfigError, match="arm 'x': there is no recipe 'huge'"):
+    with pytest.raises(ConfigError, match="arm 'x': unknown recipe 'huge'"):
         parse_arm("x:=recipe=huge").configure(None, {})
 
 

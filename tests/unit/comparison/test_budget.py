@@ -49,7 +49,7 @@ def test_a_budget_for_nothing_is_refused_with_what_would_do():
 def test_a_budget_that_timing_used_up_is_named_as_it_was_given_with_what_went_by():
     with pytest.raises(
         BudgetError,
-        match=r"a budget of 50 s was given, 40 s of it go by before and after.* take about 20 s. Give 60 s",
+        match=r"a budget of 50 s was given, of which 40 s are overhead.* take about 20 s. Give 60 s",
     ):
         fit(50, spent=40.0)
     assert fit(60, spent=40.0).epochs["arm0"] == 1

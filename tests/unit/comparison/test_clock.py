@@ -123,7 +123,7 @@ def test_a_machine_that_was_busy_while_steps_were_timed_loses_two_epochs_of_one_
     jobs, machine = planned(90.0, seeds=2), Machine(LOADS["twice as slow"])
     clock = machine.compare(jobs, until=90.0)
     assert machine.begun == len(jobs) + 1
-    assert clock.news == [f"runs take longer than planned: {machine.ran[('base', 0)]} epochs for seeds 0, 1"]
+    assert clock.news == [f"runs are slower than planned: {machine.ran[('base', 0)]} epochs for seeds 0, 1"]
     assert len(set(machine.ran.values())) == 1  # all seeds are the same
 
 
@@ -135,7 +135,7 @@ def test_seeds_are_left_out_before_epochs_down_to_three() -> None:
     assert sorted({seed for _, seed in machine.ran}) == [0, 1, 2]
     assert set(machine.ran.values()) == {10}
     assert list(clock.whole) == [0, 1, 2]
-    assert clock.news == ["runs take longer than planned: no time for seeds 3, 4"]
+    assert clock.news == ["runs are slower than planned: no time for seeds 3, 4"]
 
 
 def test_without_a_budget_everything_is_run_whatever_it_takes() -> None:

@@ -190,10 +190,10 @@ def test_plan_and_verdicts_are_told_once(whole, capsys):
     again = compare(**options(whole.path, quiet=False))
     printed = capsys.readouterr()
     everything = printed.err + again.to_markdown()  # what the command prints
-    assert everything.count("Held equal, as looked up") == 1
+    assert everything.count("Held equal (checked for the first seed)") == 1
     assert everything.count(str(again.verdict(CHANGED))) == 1
     assert printed.err.rstrip().endswith(f"written: {again.path / 'report.html'}")
-    assert "Held equal, as looked up" in (again.path / "result.md").read_text(encoding="utf-8")
+    assert "Held equal (checked for the first seed)" in (again.path / "result.md").read_text(encoding="utf-8")
 
 
 def test_finished_runs_are_left_alone_after_a_kill(killed, whole):
@@ -349,7 +349,7 @@ def test_runs_that_were_shortened_on_the_way_are_told_of_and_found_again(samples
     assert all(len(arm.seeds) == 2 for arm in first.arms)
     told = [str(note) for note in first.notes if note.kind == "budget"]
     assert len(told) == 1
-    assert "seeds 0, 1 for 1 epoch instead of 4, every arm alike" in told[0]
+    assert "seeds 0, 1 for 1 epoch instead of 4, the same for every arm" in told[0]
     before = times(first.path)
     again = compare(samples, **given)
     assert times(first.path) == before

@@ -152,15 +152,15 @@ def test_what_planning_took_belongs_to_the_budget(tmp_path, monkeypatch):
 
 def test_a_plan_that_can_see_nothing_says_so_instead_of_a_size_there_is_not(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), samples=20)
-    assert "It will probably see nothing: with 2 seeds on 20 validation samples" in str(found)
+    assert "Too small to detect a difference: with 2 seeds on 20 validation samples" in str(found)
     assert "153" not in str(found)
 
 
 def test_one_of_a_thing_is_told_in_the_singular(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), runs=1, seeds=(4,), finished=1)
-    assert "1 run, seed 4; 1 is finished." in str(found)
-    assert "4 runs, seeds 0, 1; none are finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
-    assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, samples=50, arms=1, scores=[0.5])[1]
+    assert "1 run, seed 4; 1 finished." in str(found)
+    assert "4 runs, seeds 0, 1; none finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
+    assert "as in 1 finished run," in estimate_detectable(ACCURACY, seeds=2, samples=50, arms=1, scores=[0.5])[1]
 
 
 def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
@@ -229,13 +229,13 @@ def batches(found):
 def test_size_batches_and_rate_may_be_given_by_their_short_names(tmp_path):
     few = {"data.train_limit": 96, "model.options": TINY}
     found = plan("broadcast", out=tmp_path / "c", batch_size=24, lr=0.004, img_size=16, settings=few)
-    assert batches(found) == {"24 samples a step, 4 steps an epoch"}
+    assert batches(found) == {"batch size 24, 4 steps per epoch"}
 
 
 def test_a_rate_of_one_arm_leaves_the_batches_of_all_as_the_recipe_has_them(tmp_path):
     few = {"data.train_limit": 96, "model.options": TINY}
-    assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"16 samples a step, 6 steps an epoch"}
-    assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"256 samples a step, 1 step an epoch"}
+    assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"batch size 16, 6 steps per epoch"}
+    assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"batch size 256, 1 step per epoch"}
 
 
 @pytest.mark.parametrize(("arm", "kept"), [("broadcast", 60), ("augment.mix_prob=0.8", None)])
@@ -253,7 +253,7 @@ def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_befor
     ):
         size, how = estimate_detectable(metric, **known)
         assert size is None
-        assert how == f"how {metric.words} varies is not known before runs are finished"
+        assert how == f"unknown until runs are finished, as the variance of {metric.words} is not known"
 
 
 def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monkeypatch):

@@ -97,7 +97,7 @@ def test_pages_of_labels_speak_of_their_metric(labels):
     assert "the loss of each, a mean of trainings." in text
     assert "| Sample | Right answer | base | broadcast |" in text
     assert "### Mean average precision at equal time" in text
-    assert "how mean average precision varies is not known before runs are finished" in text
+    assert "unknown until runs are finished, as the variance of mean average precision is not known" in text
     page = parse((result.path / "report.html").read_text(encoding="utf-8"))
     words = {row[0]: row[2] for row in page.rows("mean average precision on 24 validation samples")}["broadcast"]
     assert words.startswith("Its mean average precision is ") or words.startswith("It scores the same")
@@ -149,7 +149,7 @@ def test_pages_of_numbers_tell_no_points(numbers):
     _, result = numbers
     text = (result.path / "result.md").read_text()
     assert "Mean mean absolute error" not in text
-    assert "how mean absolute error varies is not known before runs are finished" in text
+    assert "unknown until runs are finished, as the variance of mean absolute error is not known" in text
     page = parse((result.path / "report.html").read_text(encoding="utf-8"))
     told = page.all("main")[0].text
     words = {row[0]: row[2] for row in page.rows("mean absolute error on 24 validation samples")}["broadcast"]

@@ -96,7 +96,7 @@ def test_a_list_to_evaluate_is_read_by_the_columns_of_training(breeds, tmp_path)
 
     assert measured() == measured(data=both) == 1 - measured(data=both, columns="image=name,label=label")
     other = write(tmp_path / "other.csv", [{"path": f"images/pet_{n}.jpg", "label": "ab"[n % 2]} for n in range(24)])
-    with pytest.raises(ValueError, match=r"trained with label=breed; name the column .* by --columns label=NAME"):
+    with pytest.raises(ValueError, match=r"trained with label=breed; name the column .* with --columns label=NAME"):
         saccade.evaluate(run, data=other, quiet=True)
     assert 0 <= measured(data=other, columns="image=path,label=label") <= 1
 

@@ -56,7 +56,7 @@ def test_a_clean_copy_lacks_what_spoils_training_and_keeps_the_rest(faulty, tmp_
     assert set(left) == gone
     assert all(f"left out: {name}: {reason}" in told for name, reason in left.items())
     assert left["train/b/leak.png"] == "it is the same image as val/b/2.png among the validation images"
-    assert "6 images left out; the set itself is as it was" in told
+    assert "6 images left out; the dataset itself is not modified" in told
 
 
 def test_a_clean_copy_of_a_list_is_a_list(faulty, tmp_path):
@@ -89,7 +89,7 @@ def test_what_is_there_is_never_overwritten_and_other_sets_are_refused(faulty, t
     assert not (faulty / "inside").exists()
     assert main(["data", "check", "--fix", str(tmp_path / "of_arrays")]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "name a folder that is not" in told
+    assert "already exists; give a new directory" in told
     assert "whose images it would become" in told
     assert "neither class folders nor a list of files" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "there"]

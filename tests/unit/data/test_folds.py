@@ -114,7 +114,7 @@ def test_the_sets_own_validation_part_is_left_alone(tmp_path, patients):
     data = open_data(str(path), folds=3, fold=2)
     assert len(data.whole) == 30
     assert len(data.unused) == 10
-    assert any("10 validation samples are left alone" in note for note in data.notes)
+    assert any("10 validation samples are not used" in note for note in data.notes)
     with pytest.raises(ValueError, match="counted from 0"):
         open_data(str(path), folds=3, fold=3)
     with pytest.raises(ValueError, match="they are cut from training samples"):

@@ -206,7 +206,7 @@ def test_limit_on_pixels_can_be_lowered():
 
 
 def test_missing_file_and_folder_are_bad(tmp_path):
-    with pytest.raises(BadSample, match="not there"):
+    with pytest.raises(BadSample, match="does not exist"):
         decode(tmp_path / "gone.jpg", name="gone.jpg")
     with pytest.raises(BadSample):
         decode(tmp_path, name="folder")

@@ -182,7 +182,7 @@ def test_set_that_is_gone_stops_with_a_plain_message(tmp_path):
     folder = png_folder(tmp_path / "pictures")
     reading = feed(KeptFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=1.0)
     shutil.rmtree(folder)
-    with pytest.raises(TooManyBad, match=r"^20 images drawn.*not there.*Bring it back"):
+    with pytest.raises(TooManyBad, match=r"^20 images drawn.*does not exist.*Bring it back"):
         next(reading.epoch(0))
 
 

@@ -154,7 +154,7 @@ def test_too_many_bad_images_stop_with_their_names(spoiled, workers):
 def test_set_that_is_gone_stops_with_a_plain_message(tmp_path, workers):
     reading = feed(png_folder(tmp_path / "pictures"), limit=1.0, workers=workers)
     (tmp_path / "pictures").rename(tmp_path / "elsewhere")
-    with pytest.raises(TooManyBad, match=r"^20 images drawn.*not there.*Bring it back") as stop:
+    with pytest.raises(TooManyBad, match=r"^20 images drawn.*does not exist.*Bring it back") as stop:
         list(reading.epoch(0))
     assert "Traceback" not in str(stop.value)
     reading.close()

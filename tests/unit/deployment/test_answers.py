@@ -136,7 +136,7 @@ def test_without_a_file_the_table_goes_to_standard_output(capsys):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(ValueError, match="is a folder"):
         write_predictions([GOOD], out=tmp_path)
-    with pytest.raises(ValueError, match="there is no folder"):
+    with pytest.raises(ValueError, match="there is no directory"):
         write_predictions([GOOD], out=tmp_path / "no" / "o.csv")
     with pytest.raises(ValueError, match="form='xml'"):
         write_predictions([GOOD], out=tmp_path / "o", form="xml")

@@ -64,7 +64,7 @@ def test_evaluation_gives_matthews_with_an_interval(run, tmp_path):
     assert found.low <= found.value <= found.high
     other = write_cola(tmp_path / "other", dev=20) / "dev.tsv"
     assert saccade.evaluate(run, other, quiet=True).samples == 20
-    with pytest.raises(ValueError, match="occlusions and corruptions are of images"):
+    with pytest.raises(ValueError, match="occlusions and corruptions need images"):
         saccade.evaluate(run, robust=True, quiet=True)
 
 
@@ -93,7 +93,7 @@ def test_wrong_questions_are_refused(run, pairs, tmp_path):
         list(predict(run, tmp_path / "other.csv"))
     with pytest.raises(FileNotFoundError):
         list(predict(run, "missing.txt"))
-    with pytest.raises(ValueError, match="leave --draw out"):
+    with pytest.raises(ValueError, match="--draw was given, but the model reads texts; leave it out"):
         predict(run, TEXTS, keep=True)
     assert "trained on two texts" in next(predict(pairs, ["a film"])).problem
     assert next(predict(pairs, ["a film\tthe song"])).problem is None

@@ -71,7 +71,7 @@ def test_every_condition_is_measured_by_the_primary_metric_and_attacks_are_left_
     assert robust.metrics()[f"robust.mean_corruption_{primary}"] == pytest.approx(mean)
     assert not any(name.startswith(("fgsm", "pgd", "attack")) for name in names)
     assert robust.settings["attack"] is None
-    assert any("attacks are for models that answer with a class" in note for note in robust.notes)
+    assert any("attacks were skipped: they need a classifier" in note for note in robust.notes)
     assert any(note.startswith("5 of ") for note in robust.notes)
 
 

@@ -201,7 +201,7 @@ def test_masks_of_a_classifier_are_refused(tmp_path):
     from saccade.tasks import Classify
 
     nothing = Predictions((one for one in ()), Classify, InputSpec(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3))
-    with pytest.raises(ValueError, match="the task classify tells no masks"):
+    with pytest.raises(ValueError, match="the task classify predicts no masks"):
         write_predictions(nothing, masks=tmp_path / "masks")
 
 

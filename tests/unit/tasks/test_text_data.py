@@ -49,7 +49,7 @@ def test_mnli_has_two_development_sets(tmp_path):
     assert (data.outputs, len(data.val)) == (("contradiction", "entailment", "neutral"), 1)
     assert "validated on 'dev_matched'" in data.notes
     assert len(opened(tmp_path, "text:dev=mismatched").val) == 2
-    with pytest.raises(ValueError, match="choose one by --task text:dev=NAME"):
+    with pytest.raises(ValueError, match="choose one with --task text:dev=NAME"):
         opened(tmp_path, "text:dev=other")
 
 

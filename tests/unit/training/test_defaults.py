@@ -110,9 +110,7 @@ def test_a_short_run_says_that_it_augments_less_and_writes_how(tmp_path, capsys)
     data = folder(tmp_path / "photos", side=40, count=24)
     given = {"model.options": TINY, "engine.device": "cpu"}
     run = train(str(data), epochs=2, out=tmp_path / "run", settings=given)
-    assert "2 epochs: no RandAugment or mixing, since runs under 60 learn more" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "2 epochs: RandAugment and mixing are off; runs under 60 epochs" in " ".join(capsys.readouterr().err.split())
     settled = Run(run.path).config().augment
     assert (settled.rand_ops, settled.mix_prob) == (0, 0.0)
     whole = train(str(data), epochs=2, out=tmp_path / "whole", settings={**given, "augment.full_epochs": None})
@@ -125,8 +123,8 @@ def test_a_run_on_photographs_says_what_it_chose_and_repeats_it(tmp_path, capsys
     tiny = {"model.options": TINY}
     run = train(str(data), epochs=1, out=tmp_path / "run", settings=tiny | {"engine.device": "cpu"})
     told = " ".join(capsys.readouterr().err.split())
-    assert "images of about 200 pixels are trained at 96" in told
-    assert "36 training samples: batches of 16 in place of 256 and a learning rate of 0.0005" in told
+    assert "input resolution 96 for images of about 200 pixels" in told
+    assert "36 training samples: batch size 16 instead of 256 and learning rate 0.0005" in told
     config = Run(run.path).config()
     assert (config.data.img_size, config.model.options["patch"], config.optim.batch_size) == (96, 4, 16)
     train(resume=run.path, settings=tiny, quiet=True)  # given as the first time: no change
@@ -138,17 +136,17 @@ def test_a_batch_that_was_asked_for_and_is_too_large_is_told_of(tmp_path, capsys
     data = folder(tmp_path / "photos", side=24, count=40)
     tiny = {"model.options": TINY}
     train(str(data), epochs=1, batch_size=32, out=tmp_path / "run", settings=tiny | {"engine.device": "cpu"})
-    assert "36 training samples in batches of 32 are only 1 step an epoch" in " ".join(capsys.readouterr().err.split())
+    assert "36 training samples with batch size 32: only 1 step per epoch" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_fine_tuning_recipe_without_weights_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"begins with trained weights and none were given.*--checkpoint"):
+    with pytest.raises(ConfigError, match=r"fine-tunes pretrained weights and none were given.*--checkpoint"):
         train(str(folder(tmp_path, side=32)), recipe="drloc_finetune", model="vit_tiny", quiet=True)
 
 
 def test_a_recipe_of_ones_own_may_require_weights_too(tmp_path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("requires_checkpoint: true\n")
-    with pytest.raises(ConfigError, match=r"mine.yaml begins with trained weights and none were given"):
+    with pytest.raises(ConfigError, match=r"mine.yaml fine-tunes pretrained weights and none were given"):
         train(recipe=str(recipe), out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()

@@ -51,8 +51,8 @@ def test_naming_a_model_takes_its_familys_numbers_and_what_the_user_gives_wins()
 def test_a_run_says_in_one_line_what_it_took():
     config = configure("small", {"model.name": "vit_tiny"})
     (note,) = family_notes(config, {"patch_size": 4})
-    assert note.startswith("settings for vit models: optim.lr = ")
-    assert "patch_size = 4" in note
+    assert note.startswith("defaults for vit models: optim.lr=")
+    assert "patch_size=4" in note
     assert family_notes(configure("small", {"model.name": "vit_tiny", "optim.lr": 0.03}), {}) == []
     assert family_notes(configure("small", {"model.name": "regnety_002"}), {}) == []
 
@@ -87,7 +87,7 @@ def test_a_vit_on_small_images_is_resolved_with_small_patches_and_says_so():
     choice, data = open_samples(None, config.data)
     resolved, spec = resolve(config, choice, data, torch.device("cpu"))
     assert resolved.model.options == {"patch_size": 4}
-    assert any("settings for vit models" in note for note in spec.notes)
+    assert any("defaults for vit models" in note for note in spec.notes)
     assert timm.create_model(resolved.model.name, img_size=28, **resolved.model.options).patch_embed.num_patches == 49
 
 
@@ -103,8 +103,8 @@ def test_an_unknown_family_gets_the_rate_that_did_best(monkeypatch):
     config, (note,) = find_rate(configure("small", given), given)
     assert config.optim.lr == 5e-4
     assert len(tried) == 5
-    assert "of 4 learning rates tried" in note
-    assert "0.0005 did best" in note
+    assert "was the best of 4 tried" in note
+    assert "learning rate 0.0005 was the best" in note
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_plugin_given_twice_is_refused(twice):
 
 
 def test_a_flag_is_no_name_of_a_setting():
-    with pytest.raises(ConfigError, match="there is no setting 'plugins'"):
+    with pytest.raises(ConfigError, match="unknown setting 'plugins'"):
         configure("drloc", {"plugins": ["broadcast"]})
 
 

@@ -279,7 +279,7 @@ def test_vanished_data_is_said_and_the_run_goes_on_when_they_are_back(data, whol
             os.rename(moved, tmp_path / "elsewhere")
 
     monkeypatch.setattr(Loop, "_checkpoint_or_stop", look_up)
-    with pytest.raises(TooManyBad, match="cannot be read"), pytest.warns(UserWarning, match="not there"):
+    with pytest.raises(TooManyBad, match="cannot be read"), pytest.warns(UserWarning, match="does not exist"):
         train(str(moved), out=tmp_path / "run", settings=settings(data__resident="never"), quiet=True)
     monkeypatch.undo()
     train(resume=tmp_path / "run", settings={"data.path": str(data)}, quiet=True)
@@ -297,7 +297,7 @@ def test_death_of_a_reading_process_is_said(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Loop, "_checkpoint_or_stop", look_up)
     values = settings(data__workers=2, data__resident="never", schedule__epochs=50)
-    with pytest.raises(TrainingError, match=r"reads samples was ended from outside.*--workers 1"):
+    with pytest.raises(TrainingError, match=r"data-loading process was killed.*--workers 1"):
         train(str(data), out=tmp_path / "run", settings=values, quiet=True)
 
 

@@ -107,7 +107,7 @@ def test_a_finished_run_says_that_it_is(stopped, capsys):
     train(resume=stopped)
     assert "resuming" in " ".join(capsys.readouterr().err.split())
     train(resume=stopped)
-    assert "has come to its end at step 9" in " ".join(capsys.readouterr().err.split())
+    assert "is already finished (step 9)" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

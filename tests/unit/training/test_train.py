@@ -106,7 +106,7 @@ def test_a_folder_that_is_no_run_is_not_removed_even_when_asked(tmp_path):
 def test_resume_of_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunError, match=r"config\.yaml"):
         saccade.train(resume=tmp_path, quiet=True)
-    with pytest.raises(RunError, match="not there"):
+    with pytest.raises(RunError, match="does not exist"):
         saccade.train(resume=tmp_path / "nothing", quiet=True)
 
 

@@ -46,7 +46,7 @@ def test_a_run_is_waited_for_then_followed_to_its_end(serve, tmp_path):
     (tmp_path / "run" / "summary.json").unlink()  # as it was before its end
     page, headers = get(address)
     assert headers["Refresh"] == "2"
-    assert "of training are left" in page
+    assert " s left." in page
     assert "Loss" in page
     assert page.count("augmented") > 3
     assert page.count("<script") == 1  # that of the charts
@@ -70,10 +70,10 @@ def test_a_folder_that_will_never_be_a_run_is_refused(tmp_path, capsys):
     (tmp_path / "photo.jpg").write_bytes(b"")
     for place in (tmp_path, tmp_path / "photo.jpg"):
         assert main(["watch", str(place), "--port", "0"]) == 2
-        assert "holds no config.yaml, so it is no run" in capsys.readouterr().err
+        assert "has no config.yaml, so it is not a run" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_there_yet_is_said_to_be_waited_for(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("http.server.ThreadingHTTPServer.serve_forever", lambda *_: None)
     assert main(["watch", str(tmp_path / "later"), "--port", "0"]) == 0
-    assert "later, which is not there yet; end by Ctrl-C" in capsys.readouterr().out
+    assert "later (waiting for it to exist); stop with Ctrl-C" in capsys.readouterr().out

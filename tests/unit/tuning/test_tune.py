@@ -103,7 +103,7 @@ def test_what_the_user_gives_is_not_sought(planned, tmp_path):
     found = run_tune(tmp_path / "tune", lr=1e-3)
     assert "optim.lr" not in found.settings
     assert yaml.safe_load(found.recipe.read_text())["optim"]["lr"] == 1e-3
-    with pytest.raises(ConfigError, match="nothing is left to be tried"):
+    with pytest.raises(ConfigError, match="nothing is left to search"):
         run_tune(tmp_path / "none", recipe="quick", lr=1e-3, settings=TINY | {"optim.weight_decay": 0.1})
 
 

@@ -195,7 +195,7 @@ def cka_view(
     if len(samples) < FEWEST:
         absent = (
             f"CKA compares how a layer tells many images apart; it was given {len(samples)}. The unbiased estimate "
-            f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set by --data (data= in Python)."
+            f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set with --data (data=)."
         )
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
     shared: dict[str, Any] = {"layers": layers, "estimator": estimator}

@@ -32,7 +32,7 @@ class NumberTargets(Targets):
         if len(self) and same:
             raise ValueError(
                 f"{where}: the columns {abbreviate(same)} have the same number everywhere, of which nothing can be "
-                "learned; name the others by --task 'regress:columns=[...]'"
+                "learned; name the others with --task 'regress:columns=[...]'"
             )
 
     def strata(self) -> np.ndarray:
@@ -73,7 +73,7 @@ def read_numbers(table: Table, columns: Sequence[str] | None) -> NumberTargets:
             (f"columns that are not numbers everywhere are left out: {abbreviate(left)}",) if left and columns else ()
         )
     if not columns:
-        raise table.refuse("a column of numbers; give one, or name it by --task 'regress:columns=[...]'")
+        raise table.refuse("a column of numbers; give one, or name it with --task 'regress:columns=[...]'")
     rows = np.empty((len(table), len(columns)), dtype=np.float32)
     for place, name in enumerate(columns):
         for row, cell in enumerate(table.columns[name]):

@@ -98,7 +98,7 @@ def find_columns(columns: Columns, options: TextOptions, *, where: str) -> tuple
     if single is None:
         raise ValueError(
             f"{where} has the columns {abbreviate([*columns], most=20)}; texts are found under {' or '.join(SINGLE)}, "
-            f"pairs under {' and '.join(PAIRS[0])} and the like. Name yours by --task text:text=COLUMN,pair=COLUMN"
+            f"pairs under {' and '.join(PAIRS[0])} and the like. Name yours with --task text:text=COLUMN,pair=COLUMN"
         )
     return (single,)
 
@@ -138,7 +138,9 @@ def _roles(names: list[str], options: TextOptions, where: str) -> list[str]:
         raise ValueError(f"{where}: {abbreviate(held)} all look like the development set; keep one of them")
     others = [name for name in names if name.lower().startswith(tuple(f"{part}_" for part in VAL))]
     if not held and others:
-        raise ValueError(f"{where} has {abbreviate(sorted(others))} to validate on; choose one by --task text:dev=NAME")
+        raise ValueError(
+            f"{where} has {abbreviate(sorted(others))} to validate on; choose one with --task text:dev=NAME"
+        )
     return [*train, *held]
 
 
@@ -179,7 +181,7 @@ def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) 
 def _label(columns: Columns, options: TextOptions, where: str) -> str:
     found = find_column(columns, LABELS if options.label is None else [options.label.lower()])
     if found is None:
-        looked = f"classes are found under {' or '.join(LABELS)}. Name the column by --task text:label=COLUMN"
+        looked = f"classes are found under {' or '.join(LABELS)}. Name the column with --task text:label=COLUMN"
         asked = f"{options.label!r} was asked for as the classes'" if options.label is not None else looked
         raise ValueError(f"{where} has the columns {abbreviate([*columns], most=20)}; {asked}")
     return found

@@ -50,7 +50,7 @@ class ClassifyText(OnHuggingFace, Classify):
 
     @classmethod
     def claims(cls, table: Table) -> bool:
-        """Leave lists to the tasks on images: texts are asked for by --task text."""
+        """Leave lists to the tasks on images: texts are asked for with --task text."""
         return False
 
     @classmethod

@@ -136,7 +136,7 @@ class Reading:
         more = f" and {len(long) - NAMED} more" if len(long) > NAMED else ""
         return (
             f"{len(long)} of {len(lengths)} texts have more tokens than the {self.limit} that are taken: {some}{more}. "
-            "Shorten them, have them cut by --task text:truncate=true, or choose a model that takes longer texts"
+            "Shorten them, have them cut with --task text:truncate=true, or choose a model that takes longer texts"
         )
 
     def _refuse_ending(self, found: Sequence[Any], called: Sequence[str]) -> None:
@@ -219,7 +219,7 @@ def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ImportError(f"texts need {error.name}; install it by pip install 'saccade[hf]'") from None
+        raise ImportError(f"texts need {error.name}; install it with pip install 'saccade[hf]'") from None
     try:
         made = Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception
