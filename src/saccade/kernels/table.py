@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from .fused import Fused
+from .modules.nommer import HalfPrecisionSynergy
+from .workarounds import WindowAttentionByProducts
 
 MODES = ("train", "infer")
 
@@ -25,4 +27,17 @@ class Kernel:
     record: str = ""  # file that the gain was printed to
 
 
-KERNELS: tuple[Kernel, ...] = ()
+KERNELS: tuple[Kernel, ...] = (
+    Kernel(
+        name="map_precision",
+        does="NomMer's maps converted to autocast's precision once, for the products of all contexts",
+        replacements=(HalfPrecisionSynergy,),
+    ),
+    Kernel(
+        name="window_bias",
+        does="window attention by products in compiled training, where the fused kernel refuses the bias's layout",
+        replacements=(WindowAttentionByProducts,),
+        modes=("train",),
+        workaround=True,
+    ),
+)

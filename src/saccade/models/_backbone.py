@@ -9,10 +9,6 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..layers import halves
-from ..layers.depthwise import DepthwiseConv
-from ..layers.linear import Linear
-from ..layers.parts import refuse_ports
 from ._official import adapt
 
 LayerT = TypeVar("LayerT", bound=nn.Module)
@@ -125,7 +121,7 @@ class Backbone(nn.Module):
         """Prepare position tables for another image size; nothing to do where there are none."""
 
     def is_official(self, state_dict: Mapping[str, Any]) -> bool:
-        """Tell whether a state dict is in the published code's layout and not in ours."""
+        """Whether a state dict is in the published code's layout and not in ours."""
         return any(key.startswith(self.official_prefix) for key in state_dict)
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -203,24 +199,16 @@ class Pyramid(Backbone):
 
 def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bool) -> Tensor:
     """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
-    blocks, recompute = list(blocks), recompute and torch.is_grad_enabled()
-    if converts := halves.serves(x) and not recompute:
-        modules = [m for block in blocks for m in block.modules()]
-        kernels = [m.weight for m in modules if isinstance(m, DepthwiseConv) and m.lays_out]
-        halves.hold([m for m in modules if isinstance(m, Linear)], kernels)
-    if refuses := recompute and torch.compiler.is_compiling():
-        refuse_ports(True)
     for block in blocks:
         x = checkpoint(block, x, *args, use_reentrant=False, **_once_only(block)) if recompute else block(x, *args)
-    if refuses:
-        refuse_ports(False)
-    if converts:
-        halves.release()
     return x
 
 
 def _once_only(block: nn.Module) -> dict[str, Any]:
-    """Return what keeps the recomputation from updating batch statistics a second time; a compiler needs no telling."""
+    """Return what keeps the recomputation from updating batch statistics a second time.
+
+    A compiler recomputes values and repeats no update, and traces no `context_fn` but that of its own kind.
+    """
     norms = [m for m in block.modules() if isinstance(m, nn.BatchNorm2d)]
     if not norms or torch.compiler.is_compiling():
         return {}

@@ -127,34 +127,6 @@ def test_last_row_of_an_odd_map_is_pooled_by_itself():
     assert torch.allclose(merge(x), merge.norm(want.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
 
 
-@pytest.mark.parametrize("size", [(6, 4), (5, 7)])
-def test_a_merge_as_compiled_for_a_gpu_is_the_same(size, monkeypatch):
-    torch.manual_seed(0)
-    torch.compiler.reset()
-    merge = Merge(3, 4).double()
-    x = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
-    wrt = [x, *merge.parameters()]
-    want = merge(x)
-    slope = torch.randn_like(want)
-    calls = []
-    monkeypatch.setattr(merge, "adds_bias_late", lambda _: calls.append(None) or True)
-    got = torch.compile(merge, backend="aot_eager", fullgraph=True)(x)
-    assert calls
-    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
-    for a, b in zip(*(torch.autograd.grad(y, wrt, slope) for y in (got, want)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-def test_a_listener_at_a_merges_convolution_hears_it(monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    merge, heard = Merge(3, 4), []
-    assert merge.adds_bias_late(torch.randn(1, 3, 4, 4))
-    merge.conv.register_forward_hook(lambda *_: heard.append(None))
-    merge(torch.randn(1, 3, 4, 4))
-    assert heard
-
-
 def test_last_map_is_the_normalised_word_tokens():
     model = small().eval()
     with torch.no_grad():
