@@ -333,6 +333,21 @@ def test_checkpointing_gives_identical_gradients_with_noise_and_drop_path():
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
+def test_statistics_are_updated_once_where_a_compiler_recomputes_blocks():
+    torch._dynamo.reset()
+    model = small(depths=(1, 0, 0, 0)).train()
+    other = copy.deepcopy(model)
+    other.set_grad_checkpointing()
+    for run in (model, torch.compile(other, fullgraph=True, backend="aot_eager")):
+        torch.manual_seed(3)
+        run(images(40, 64)).square().sum().backward()
+    for (key, want), got in zip(model.named_buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(got, want, msg=key)
+    for want, got in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, want.grad)
+    torch._dynamo.reset()
+
+
 def test_layer_groups_cover_every_parameter():
     from timm.models import group_parameters
 
