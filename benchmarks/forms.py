@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saccade.layers import window
+from saccade.kernels import workarounds
 from saccade.layers.depthwise import Turned
 
 DEVICE = os.environ.get("DEV", "cuda")
@@ -117,7 +117,7 @@ def fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
-ATTENDS = {"plain": plain, "aligned": window.attend_by_products, "square": square, "fused": fused}
+ATTENDS = {"plain": plain, "aligned": workarounds.attend_by_products, "square": square, "fused": fused}
 
 
 def time_part(name: str, module: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> None:
@@ -166,9 +166,9 @@ def main(form: str) -> None:
             x = x.bfloat16() if DEVICE == "cuda" else x
             time_part(f"{form} {batch} x {side} x {side} x {width}, {size}", part, partial(part, side=side), x)
         return
-    window.attend_by_products = ATTENDS[form]
+    workarounds.attend_by_products = ATTENDS[form]
     for batch, side, width, heads in WINDOWS:
-        attention = window.WindowAttention(width, num_heads=heads).to(DEVICE)
+        attention = workarounds.WindowAttentionByProducts(width, num_heads=heads).to(DEVICE)
         x = torch.randn(batch, side * side, width, device=DEVICE)
         name = f"windows, {form} {batch} x {side} x {side} x {width}"
         time_part(name, attention, partial(attention, grid=(side, side)), x)

@@ -8,7 +8,9 @@ from ..layers.token_embed import Stem
 from .fused import Fused
 from .modules.dense_embed import FusedDenseNetEmbed
 from .modules.dense_embed_cpu import DenseNetEmbedInParts
+from .modules.nommer import HalfPrecisionSynergy
 from .modules.stem import FusedMaxPool, FusedStem
+from .workarounds import WindowAttentionByProducts
 
 MODES = ("train", "infer")
 RESERVED = ("auto", "off")  # words of the switch
@@ -67,7 +69,22 @@ SOT: tuple[Kernel, ...] = (
     ),
 )
 
-KERNELS: tuple[Kernel, ...] = (*SOT,)
+NOMMER: tuple[Kernel, ...] = (
+    Kernel(
+        name="map_precision",
+        does="NomMer's maps converted to autocast's precision once, for the products of all contexts",
+        replacements=(HalfPrecisionSynergy,),
+    ),
+    Kernel(
+        name="window_bias",
+        does="window attention by products in compiled training, where the fused kernel refuses the bias's layout",
+        replacements=(WindowAttentionByProducts,),
+        modes=("train",),
+        workaround=True,
+    ),
+)
+
+KERNELS: tuple[Kernel, ...] = (*SOT, *NOMMER)
 
 
 def names() -> list[str]:

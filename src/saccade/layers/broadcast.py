@@ -44,8 +44,8 @@ class WithMean(nn.Module):
         """
         if not self.skip:
             return self._apply_to(x, mask)
-        kept, words = x[:, : self.skip], x[:, self.skip :]
-        return torch.cat([kept, self._apply_to(words, None if mask is None else mask[:, self.skip :])], dim=1)
+        prefix, tokens = x[:, : self.skip], x[:, self.skip :]
+        return torch.cat([prefix, self._apply_to(tokens, None if mask is None else mask[:, self.skip :])], dim=1)
 
     def _apply_to(self, x: Tensor, mask: Tensor | None) -> Tensor:
         mask = None if mask is None else mask.unsqueeze(self.channel)
@@ -63,8 +63,8 @@ class Broadcast(WithMean):
 
     Args:
         dim: width of the tokens; only scale=True needs it.
-        scale: True learns how much of the mean is added to each channel, from zero on; "fixed" adds the whole mean to
-            every channel, which is CB_S without its Λ.
+        scale: False gives CB, True CB_S: how much of the mean is added to each channel, learned from zero on. "fixed"
+            is CB_S with Λ = 1: the whole mean, nothing learned.
         layout: "NLC" or "NHWC" (channels last, tokens of any number of axes) or "NCHW".
         skip: how many tokens at the front of a sequence take no part.
         causal: the mean of a token runs over itself and those before it, as in a language model.
@@ -89,12 +89,12 @@ class Broadcast(WithMean):
     def combine(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return (x + mean) / 2, or x + scale * mean, where a fixed scale is 1."""
         if self.fixed:
-            return x + mean
+            return x + mean  # CB_S with Λ = 1
         if self.scale is None:
-            return 0.5 * x + 0.5 * mean
+            return 0.5 * x + 0.5 * mean  # eq. 1
         shape = [1] * x.ndim
         shape[self.channel] = -1
-        return x + self.scale.view(shape).to(x.dtype) * mean
+        return x + self.scale.view(shape).to(x.dtype) * mean  # CB_S, Λ is `scale`
 
 
 def token_mean(x: Tensor, mask: Tensor | None = None, *, channel: int = -1) -> Tensor:

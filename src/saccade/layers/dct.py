@@ -1,31 +1,26 @@
-"""Global attention on low frequencies: a map is compressed block by block with the discrete cosine transform."""
+"""CGCA of NomMer, compressed global context attention: attention between the low frequencies of a map's blocks."""
 
 import math
 from collections.abc import Callable
 from typing import Self
 
 import torch
+from timm.layers import Attention
 from torch import Tensor, nn
 
-from .attention import SelfAttention
 from .window import crop, extend, tile, untile
 
 
 class DCTAttention(nn.Module):
-    """Attention between the blocks of a map, each seen through the low frequencies of its cosine transform.
+    """CGCA (Algorithm 1, lines 1-6): attention between the blocks of a map, each seen through its low frequencies.
 
-    Compress: DCT of every block, grouped linear layer, batch norm; one token a block. Attend: every token to every
-    other. Expand: grouped linear layer, inverse DCT. A map that is no whole number of blocks is continued by its last
-    row and column, and the result is cropped.
-
-    The transform is one matrix product with a constant on the map cut into blocks, and the grouped layers are batched
-    products: nothing but a quarter of the map is kept for the backward pass.
+    A map that is no whole number of blocks is continued by its last row and column, and the result is cropped.
 
     Args:
         dim: channels; a multiple of `groups`.
         num_heads: attention heads.
         block_size: side of a block; the lower half of its frequencies is kept along each axis.
-        groups: groups of channels that the linear layers keep apart.
+        groups: groups of channels that LFP and Conv keep apart (published code).
     """
 
     basis: Tensor
@@ -40,19 +35,19 @@ class DCTAttention(nn.Module):
         # A constant: not saved, and rebuilt by `_apply` rather than converted.
         self.register_buffer("basis", dct_basis(block_size), persistent=False)
         kept = self.basis.shape[0]
-        self.perceive = GroupedLinear(kept * dim, dim, groups=groups)
-        self.norm = nn.BatchNorm2d(dim)
-        self.attn = plain_attention(dim, num_heads)
-        self.restore = GroupedLinear(dim, kept * dim, groups=groups)
+        self.perceive = GroupedLinear(kept * dim, dim, groups=groups)  # LFP, low-frequency perceiver
+        self.norm = nn.BatchNorm2d(dim)  # of LFP (published code)
+        self.attn = plain_attention(dim, num_heads)  # G-MHSA
+        self.restore = GroupedLinear(dim, kept * dim, groups=groups)  # Conv of line 4
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix a map globally.
 
         Args:
-            x: map, B, H, W, C.
+            x: map F, B, H, W, C.
 
         Returns:
-            Map, B, H, W, C.
+            Map F^(G), B, H, W, C.
         """
         return self.expand(self.attn(self.compress(x)), (x.shape[1], x.shape[2]))
 
@@ -60,9 +55,9 @@ class DCTAttention(nn.Module):
         """Return one token for every block of a map (B, H, W, C), in row-major order: B, blocks, C."""
         side, groups, B = self.block_size, self.perceive.groups, x.shape[0]
         x = tile(extend(x, side), side).contiguous().flatten(3, 4).flatten(0, 2)  # blocks, side * side, C
-        x = torch.matmul(self.basis.to(x.dtype), x)  # blocks, frequencies, C
-        x = x.unflatten(2, (groups, -1)).permute(2, 0, 1, 3).flatten(2)  # groups, blocks, share
-        x = self.perceive(x).transpose(0, 1).flatten(1)  # blocks, C
+        x = torch.matmul(self.basis.to(x.dtype), x)  # Algorithm 1, line 2, DCT: blocks, frequencies, C
+        x = x.unflatten(2, (groups, -1)).permute(2, 0, 1, 3).flatten(2)  # groups, blocks, frequencies * C / groups
+        x = self.perceive(x).transpose(0, 1).flatten(1)  # Algorithm 1, line 3, LFP: blocks, C
         # Statistics are over blocks of all maps: to the norm, each block may as well be a map of one pixel.
         return self.norm(x[:, :, None, None]).flatten(1).unflatten(0, (B, -1))
 
@@ -70,10 +65,11 @@ class DCTAttention(nn.Module):
         """Return the map (B, H, W, C) of a size that the tokens of its blocks (B, blocks, C) stand for."""
         side, groups = self.block_size, self.restore.groups
         rows, columns = ((n + side - 1) // side for n in size)
-        B, share = x.shape[0], x.shape[2] // groups
-        x = x.flatten(0, 1).unflatten(1, (groups, share)).transpose(0, 1)
-        x = self.restore(x).unflatten(2, (-1, share)).permute(1, 2, 0, 3).flatten(2)  # blocks, frequencies, C
-        x = torch.matmul(self.basis.to(x.dtype).mT, x)  # blocks, side * side, C
+        B, width = x.shape[0], x.shape[2] // groups
+        x = x.flatten(0, 1).unflatten(1, (groups, width)).transpose(0, 1)  # groups, blocks, C / groups
+        x = self.restore(x).unflatten(2, (-1, width))  # Algorithm 1, line 4, Conv
+        x = x.permute(1, 2, 0, 3).flatten(2)  # blocks, frequencies, C
+        x = torch.matmul(self.basis.to(x.dtype).mT, x)  # Algorithm 1, line 5, IDCT: blocks, side * side, C
         return crop(untile(x.unflatten(1, (side, side)).unflatten(0, (B, rows, columns))), size)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -84,10 +80,10 @@ class DCTAttention(nn.Module):
 
 
 class GroupedLinear(nn.Module):
-    """Linear layer without bias on equal shares of the channels, the shares laid out as a batch.
+    """The paper's 1x1 convolution in groups of channels, without a bias, as a batch of products.
 
-    A row of a share's weight is a kept frequency and a channel, frequency first; so is a column where the output is
-    frequencies. `pack_grouped` brings a grouped 1x1 convolution into this form.
+    A row of a group's weight is a kept frequency and a channel, frequency first; so is a column where the output is
+    frequencies. `pack_grouped` brings the weight of a convolution into this form.
     """
 
     def __init__(self, in_features: int, out_features: int, *, groups: int) -> None:
@@ -108,7 +104,7 @@ def dct_basis(side: int) -> Tensor:
     Returns:
         Matrix r * r, side * side: a row is a frequency (vertical first), a column a place, both in row-major order.
     """
-    kept = (side + 1) // 2
+    kept = (side + 1) // 2  # r
     place = (2 * torch.arange(side, dtype=torch.float64, device="cpu") + 1) * (math.pi / (2 * side))
     wave = torch.cos(torch.arange(kept, dtype=torch.float64, device="cpu")[:, None] * place)  # r, side
     wave[0] /= math.sqrt(2)
@@ -131,10 +127,10 @@ def pack_grouped(weight: Tensor, *, groups: int, frequencies_in: int = 1, freque
 
 
 def plain_attention(dim: int, num_heads: int) -> nn.Module:
-    """Build attention as NomMer has it: queries, keys and values have no bias, a single head has no output layer."""
+    """Build G-MHSA: queries, keys and values have no bias, a single head has no output layer (published code)."""
     if dim % num_heads:
         raise ValueError(f"num_heads={num_heads} does not divide dim={dim}; choose a divisor of it")
-    attention: nn.Module = SelfAttention(dim, num_heads=num_heads, qkv_bias=False)
+    attention: nn.Module = Attention(dim, num_heads=num_heads, qkv_bias=False)
     if num_heads == 1:
         attention.proj = nn.Identity()
     return attention

@@ -1,4 +1,4 @@
-"""Let every place of a map choose between several context features."""
+"""NomMer: let every place of a map nominate its context (supplement, Algorithm 1)."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -11,17 +11,18 @@ from torch import Tensor, nn
 
 from ..ranges import require_choice
 from .dct import DCTAttention
-from .numerics import as_products_read, upcast
+from .numerics import upcast
 from .tap import Tap
 from .window import WindowAttention
 
-CANDIDATES = ("cnn", "window", "global")
+CANDIDATES = ("cnn", "window", "global")  # F^(C), F^(L), F^(G)
 Nomination = Literal["hard", "soft"]
+TINY = 1e-20  # keeps the logarithms of Gumbel noise finite (published code)
 
 
 @register_notrace_module
 class Synergy(nn.Module):
-    """The mixer of an S-NomMer block: candidates computed from the same map, and a nominator that picks at every place.
+    """The mixer of an S-NomMer block: contexts of the same map, and a nominator that picks one at every place.
 
     A single candidate needs no nominator. Prefix tokens have no place on the map, hence no convolution and no window:
     they take part in the global attention beside the map's blocks, and what they get there is their context.
@@ -53,43 +54,46 @@ class Synergy(nn.Module):
     ) -> None:
         super().__init__()
         self.prefix = prefix
-        self.cnn = Bottleneck(dim, reduction=cnn_reduction) if "cnn" in candidates else None
+        self.cnn = ConvAggregator(dim, reduction=cnn_reduction) if "cnn" in candidates else None
         self.window = (
             WindowAttention(dim, num_heads=num_heads, window_size=window_size) if "window" in candidates else None
         )
+        # CGCA; the transform is a constant inside of it.
         self.dct = DCTAttention(dim, num_heads=num_heads, block_size=dct_size) if "global" in candidates else None
         nominator = Nominator(dim, count=len(candidates), nomination=nomination, temperature=temperature)
-        self.nominator = nominator if len(candidates) > 1 else None
+        self.nominator = nominator if len(candidates) > 1 else None  # SCN
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Mix tokens, B, prefix + H * W, C."""
-        prefix, tokens = x[:, : self.prefix], as_products_read(x[:, self.prefix :])
-        words = tokens.unflatten(1, grid)  # B, H, W, C
-        features = [] if self.cnn is None else [self.cnn(words)]
+        prefix, tokens = x[:, : self.prefix], x[:, self.prefix :]
+        places = tokens.unflatten(1, grid)  # B, H, W, C
+        contexts = []
+        if self.cnn is not None:
+            contexts.append(self.cnn(places))  # Algorithm 1, line 13
         if self.window is not None:
-            features.append(self.window(tokens, grid))  # B, H * W, C: see the note on layouts in `glmix`
+            contexts.append(self.window(tokens, grid))  # line 12
         if self.dct is not None:
-            cells = self.dct.compress(words)
-            cells = self.dct.attn(torch.cat([prefix, cells], dim=1) if self.prefix else cells)
-            prefix = cells[:, : self.prefix]
-            features.append(self.dct.expand(cells[:, self.prefix :], grid))
+            blocks = self.dct.compress(places)  # line 14, with the prefix among the tokens of G-MHSA
+            blocks = self.dct.attn(torch.cat([prefix, blocks], dim=1) if self.prefix else blocks)
+            prefix = blocks[:, : self.prefix]
+            contexts.append(self.dct.expand(blocks[:, self.prefix :], grid))
         else:
             prefix = torch.zeros_like(prefix)
-        mixed = (self.nominator(features) if self.nominator is not None else features[0]).flatten(1, 2)
+        mixed = (self.nominator(contexts) if self.nominator is not None else contexts[0]).flatten(1, 2)  # line 15
         return torch.cat([prefix, mixed], dim=1) if self.prefix else mixed
 
 
 class Nominator(nn.Module):
-    """Score several features of a map at every place and nominate one of them there.
+    """SCN, synergistic context nominator (Algorithm 1, lines 7-10): nominate one of several contexts at every place.
 
-    A hard nomination takes the best-scored feature; in training Gumbel noise is added to the scores and the gradient
-    is that of the noisy softmax. A soft one mixes the features by a plain softmax, without noise.
+    A hard nomination takes the best-scored context; in training Gumbel noise is added to the scores and the gradient
+    is that of the noisy softmax. A soft one mixes the contexts by a plain softmax, without noise.
 
     Views listen at `scores` and `nomination`, both B, H, W, count.
 
     Args:
         dim: channels.
-        count: how many features there are.
+        count: how many contexts there are.
         nomination: "hard" or "soft".
         temperature: divisor of the scores in every softmax.
     """
@@ -108,22 +112,22 @@ class Nominator(nn.Module):
     def forward(self, candidates: Sequence[Tensor]) -> Tensor:
         """Nominate between maps, each B, H, W, C, and return a map of that shape."""
         grid = candidates[0].shape[1:3]
-        tokens = [candidate.flatten(1, 2) for candidate in candidates]
-        scores = self.scores(self.fc(reduce(torch.add, tokens)).unflatten(1, grid))
-        shares = self.nomination(self.share(scores)).to(tokens[0].dtype).flatten(1, 2)
-        first, *others = zip(tokens, shares.unsqueeze(-2).unbind(-1), strict=True)
-        mixed = reduce(lambda mixed, other: torch.addcmul(mixed, *other), others, first[0] * first[1])
-        return mixed.unflatten(1, grid)
+        contexts = [candidate.flatten(1, 2) for candidate in candidates]  # B, H * W, C
+        scores = self.fc(reduce(torch.add, contexts))  # line 8, Omega; the paper's Conv is 1x1, hence a linear layer
+        scores = self.scores(scores.unflatten(1, grid))  # B, H, W, count
+        weights = self.nomination(self.weigh(scores)).to(contexts[0].dtype).flatten(1, 2)
+        nominated = [context * weights[..., i : i + 1] for i, context in enumerate(contexts)]  # line 9
+        return reduce(torch.add, nominated).unflatten(1, grid)
 
-    def share(self, scores: Tensor) -> Tensor:
-        """Return how much of each feature every place gets, from its scores."""
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Return the weight of each context at every place, from the scores."""
         if not self.hard:
             return torch.softmax(upcast(scores) / self.temperature, dim=-1)
         return sample_nomination(scores, temperature=self.temperature) if self.training else nominate(scores)
 
 
-class Bottleneck(nn.Module):
-    """The convolutional candidate: a residual bottleneck on a map B, H, W, C; what it returns is never negative."""
+class ConvAggregator(nn.Module):
+    """CNN, the convolutional context: a residual bottleneck on a map B, H, W, C; its output is never negative."""
 
     def __init__(self, dim: int, *, reduction: int) -> None:
         super().__init__()
@@ -178,8 +182,7 @@ def gumbel_softmax(scores: Tensor, *, temperature: float = 1.0, uniform: Tensor 
     """Softmax of scores with Gumbel noise, in at least float32; arguments as in `sample_nomination`."""
     if uniform is None:
         uniform = torch.rand(scores.shape, dtype=torch.float32, device=scores.device)
-    tiny = 1e-20
-    noise = -torch.log(-torch.log(uniform + tiny) + tiny)
+    noise = -torch.log(-torch.log(uniform + TINY) + TINY)
     return torch.softmax((upcast(scores) + noise) / temperature, dim=-1)
 
 

@@ -47,7 +47,7 @@ class Performer(nn.Module):
         """Map tokens B, N, dim to tokens B, N, out_dim."""
         kqv = self.kqv(self.norm1(x))
         v = kqv.chunk(3, dim=-1)[2]
-        x = v + self.drop(self.proj(self.attend(kqv).to(kqv.dtype)))
+        x = v + self.drop(self.proj(self.attend(kqv).to(kqv.dtype)))  # the residual is the value
         return x + self.mlp(self.norm2(x))
 
     def attend(self, kqv: Tensor) -> Tensor:
@@ -55,13 +55,13 @@ class Performer(nn.Module):
         with full_precision(kqv):
             kq, v = upcast(kqv).split([2 * self.out_dim, self.out_dim], dim=-1)
             k, q = self.features(kq.unflatten(-1, (2, self.out_dim))).unbind(-2)  # each B, N, num_features
-            total = q @ k.sum(1).unsqueeze(-1)  # B, N, 1
-            return q @ (k.transpose(1, 2) @ v) / (total + self.eps)
+            total = q @ k.sum(1).unsqueeze(-1)  # B, N, 1: D = phi(q) sum phi(k)
+            return q @ (k.transpose(1, 2) @ v) / (total + self.eps)  # phi(q) (phi(k)^T v) / D
 
     def features(self, x: Tensor) -> Tensor:
-        """Return positive random features, whose inner products stand for exp(x · y)."""
+        """Return phi(x) = exp(w x - |x|^2 / 2) / sqrt(count), whose inner products approximate exp(x · y)."""
         w = upcast(self.w)
-        offset = (x.square().sum(-1, keepdim=True) + math.log(len(w))) / 2  # the logarithm: features / sqrt(count)
+        offset = (x.square().sum(-1, keepdim=True) + math.log(len(w))) / 2  # the logarithm divides by sqrt(count)
         # one product; `x @ w.T` would make a small one for every token where `x` is a part of a wider tensor
         dots = (x.flatten(0, -2) @ w.T).unflatten(0, x.shape[:-1])
         return torch.exp(dots - offset)

@@ -58,6 +58,6 @@ def resize_tokens(table: Tensor, size: tuple[int, int], *, old: tuple[int, int] 
     return torch.cat([head, grid], dim=1)
 
 
-# They look at sizes, which a tracer of graphs does not know.
+# They compare sizes, which a tracer of graphs does not know.
 register_notrace_function(resize_grid)
 register_notrace_function(resize_tokens)

@@ -1,4 +1,4 @@
-"""Dense relative localization (DRLoc): tell from two cells of a feature grid how far apart they lie."""
+"""Dense relative localization (DRLoc): predict the offset between two cells of a grid from their features."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ UNITS = ("cells", "sides", "span")
 
 Grid = tuple[int, int]
 EPS = 1e-8  # of the variance, as published
-AFFORDABLE = 1024  # cells up to which they are picked by a matrix product
+MOST_BY_PRODUCT = 1024  # cells up to which they are picked by a matrix product
 
 
 class PairLocator(nn.Module):
@@ -23,7 +23,7 @@ class PairLocator(nn.Module):
 
     Args:
         dim: width of a cell's features.
-        classes: how many offsets to tell apart along rows and along columns; None predicts two numbers instead.
+        classes: number of offsets along rows and along columns; None regresses the two offsets instead.
         hidden_dim: width of the hidden layers.
         third_layer: before the classes, a third hidden layer without activation, as published; the paper has none.
     """
@@ -34,11 +34,13 @@ class PairLocator(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(2 * dim, hidden_dim)
         self.fc2 = nn.Linear(hidden_dim, hidden_dim)
+        # One name in checkpoints for three layers: identity (the paper, with classes), the two offsets, a hidden layer.
         self.fc3: nn.Module = nn.Identity()
         if classes is None:
             self.fc3 = nn.Linear(hidden_dim, 2)
         elif third_layer:
             self.fc3 = nn.Linear(hidden_dim, hidden_dim)
+        # Output layers: of the offset along rows and of that along columns.
         self.axes = nn.ModuleList(nn.Linear(hidden_dim, count) for count in classes or ())
 
     def forward(self, cells: Tensor, pairs: Tensor) -> Tensor | list[Tensor]:
@@ -53,7 +55,7 @@ class PairLocator(nn.Module):
         """
         x = F.relu(self._first_layer(cells, pairs))
         x = self.fc3(F.relu(self.fc2(x)))
-        return [axis(x) for axis in self.axes] if self.axes else x
+        return [output(x) for output in self.axes] if self.axes else x
 
     def _first_layer(self, cells: Tensor, pairs: Tensor) -> Tensor:
         """Return the first layer of concatenated pairs, B, M, hidden_dim.
@@ -62,10 +64,10 @@ class PairLocator(nn.Module):
         """
         if pairs.shape[1] <= cells.shape[1]:
             return self.fc1(take(cells, pairs.flatten(1)).unflatten(1, (-1, 2)).flatten(2))
-        halves = self.fc1.weight.unflatten(1, (2, -1)).transpose(0, 1)  # A and B: 2, hidden_dim, dim
-        either = F.linear(cells, halves.flatten(0, 1)).unflatten(2, (2, -1))  # B, N, 2, hidden_dim
+        weights = self.fc1.weight.unflatten(1, (2, -1)).transpose(0, 1)  # A and B: 2, hidden_dim, dim
+        mapped = F.linear(cells, weights.flatten(0, 1)).unflatten(2, (2, -1))  # A e and B e: B, N, 2, hidden_dim
         chosen = pairs.unsqueeze(2) == torch.arange(cells.shape[1], device=pairs.device).unsqueeze(1)  # B, M, N, 2
-        return torch.baddbmm(self.fc1.bias, chosen.flatten(2).to(either.dtype), either.flatten(1, 2))
+        return torch.baddbmm(self.fc1.bias, chosen.flatten(2).to(mapped.dtype), mapped.flatten(1, 2))
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
@@ -74,7 +76,7 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
     By a product where that is affordable: its gradient sums in the same order every time, also on CUDA and compiled,
     where that of indexing need not.
     """
-    if rows.shape[1] <= AFFORDABLE:
+    if rows.shape[1] <= MOST_BY_PRODUCT:
         chosen = index.unsqueeze(-1) == torch.arange(rows.shape[1], device=index.device)
         return chosen.to(rows.dtype) @ rows
     sample = torch.arange(rows.shape[0], device=rows.device).unsqueeze(1)
@@ -87,7 +89,7 @@ def draw_pairs(
     """Draw pairs of cells, uniformly and with replacement, for grids of any size.
 
     Returns:
-        Numbers whose remainder by a grid's number of cells is a cell's index, B, pairs, 2.
+        62-bit numbers, B, pairs, 2; `% cells` makes them indices into a grid of so many cells.
     """
     # Beside 2**62 any number of cells is so small that its remainders are equally likely, to 1e-15 or so.
     return torch.randint(2**62, (batch, pairs, 2), device=device, generator=generator)
@@ -102,8 +104,8 @@ def offsets(
         pairs: indices of first and second cell, B, M, 2.
         grid: rows and columns.
         signed: keep the direction; shifted so that no target is negative (published), except in "sides".
-        unit: "cells" counts cells (published), "sides" divides by the grid's side (the paper), "span" by the largest
-            offset, to reach from 0 to 1.
+        unit: "cells" counts cells (published), "sides" divides by k, the grid's side (the paper), "span" by the
+            largest offset, to reach from 0 to 1.
         dtype: of offsets in other units than "cells", in which they are integers.
 
     Returns:
@@ -114,10 +116,10 @@ def offsets(
     offset = places[:, :, 0] - places[:, :, 1]
     offset = offset if signed else offset.abs()
     if unit == "cells" and not signed:
-        return offset
+        return offset  # the published target
     sides = grid[0] + (grid[1] - grid[0]) * torch.arange(2, device=pairs.device)  # made there, not sent
     if unit == "sides":
-        return offset.to(dtype) / sides  # DRLoc eq. 1 and 3
+        return offset.to(dtype) / sides  # eq. 1; eq. 3 where signed
     shift = sides - 1 if signed else 0
     return offset + shift if unit == "cells" else (offset + shift).to(dtype) / (sides - 1 + shift).clamp_min(1)
 
@@ -137,30 +139,30 @@ def locate_loss(
         target: of `offsets`, B, M, 2; in cells except for "l1".
         loss: "l1" averages over the axes, the others add them up. "cross_entropy" takes offsets as classes, "gaussian"
             compares the mean of the predicted distribution in units of its deviation, "square" compares the mean.
-        prior: weight of the regularisation in "gaussian".
+        prior: weight of the logarithm in "gaussian", alpha of eq. 6.
         prior_on: what it takes the logarithm of, the "variance" (published) or the standard "deviation" (the paper).
     """
     if isinstance(predicted, Tensor):
         return (upcast(predicted) - target).abs().mean()
-    factor = prior if prior_on == "variance" else prior / 2
+    alpha = prior if prior_on == "variance" else prior / 2  # of log(sigma^2) = 2 log(sigma)
     rows, columns = (
-        _class_loss(upcast(logits), offset, loss, factor)
+        _loss_of_axis(upcast(logits), offset, loss, alpha)
         for logits, offset in zip(predicted, target.unbind(-1), strict=True)
     )
     return rows + columns
 
 
-def _class_loss(logits: Tensor, target: Tensor, loss: Loss, prior: float) -> Tensor:
+def _loss_of_axis(logits: Tensor, target: Tensor, loss: Loss, alpha: float) -> Tensor:
     if loss == "cross_entropy":
-        return F.cross_entropy(logits.flatten(0, 1), target.flatten())
-    share = logits.softmax(-1)
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten())  # eq. 5, for one axis
+    probabilities = logits.softmax(-1)
     offset = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
-    mean = share @ offset
+    mean = probabilities @ offset
     error = (mean - target) ** 2
     if loss == "square":
         return error.mean()
-    variance = (share * (offset - mean.unsqueeze(-1)) ** 2).sum(-1) + EPS
-    return (error / variance + prior * variance.log()).mean()  # DRLoc eq. 6
+    variance = (probabilities * (offset - mean.unsqueeze(-1)) ** 2).sum(-1) + EPS
+    return (error / variance + alpha * variance.log()).mean()  # eq. 6, for one axis
 
 
 def pool_map(x: Tensor, side: int) -> Tensor:
@@ -178,5 +180,5 @@ def pooled_grid(grid: Grid, side: int | None) -> Grid:
 
 
 def shrinks(grid: Grid, side: int) -> bool:
-    """Tell whether half a grid's side (the root of its area) is nearer to `side`, as a ratio, than the whole."""
+    """Whether half a grid's side (the root of its area) is nearer to `side`, as a ratio, than the whole."""
     return grid[0] * grid[1] > 2 * side * side

@@ -1,4 +1,4 @@
-"""Attention inside non-overlapping windows, with a learned bias for every relative position."""
+"""L-MHSA of NomMer: attention inside non-overlapping windows, with a learned bias for every relative position."""
 
 import math
 
@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from timm.models import register_notrace_function, register_notrace_module
 from torch import Tensor, nn
 
-from .attention import attend_by_products
 from .position import resize_grid
 
 
@@ -63,9 +62,13 @@ class WindowAttention(nn.Module):
         else:
             q, k, v = qkv.flatten(2, 4)  # B, windows * heads, N, d
             bias = _hide_padding(bias, (H, W), side)
-        x = attend(q, k, v, bias)
+        x = self.attend(q, k, v, bias)
         x = x.reshape(B, rows, columns, heads, side, side, -1).permute(0, 1, 2, 4, 5, 3, 6).flatten(5)
         return self.proj(crop(untile(x), (H, W)))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """Return softmax(query key^T / sqrt(d) + bias) value, ..., heads, N, d, for a bias heads, N, N."""
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
 
     def set_window_size(self, window_size: int) -> None:
         """Change the side of the windows and resample the bias table for it."""
@@ -81,17 +84,6 @@ class WindowAttention(nn.Module):
         table = self.relative_position_bias_table.reshape(2 * side - 1, 2 * side - 1, self.num_heads)
         table = table.unfold(0, side, 1).unfold(1, side, 1).flip(3, 4)  # query y, query x, heads, key y, key x
         return table.permute(2, 0, 1, 3, 4).reshape(self.num_heads, side**2, side**2)
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Attend with a bias (heads, N, N), by the fused kernel wherever it can be used.
-
-    Compiled for training on CUDA, a bias that is trained gets a memory layout that the fused kernel's backward refuses
-    (seen with torch 2.11); the products are spelt out for the compiler instead.
-    """
-    if torch.compiler.is_compiling() and query.is_cuda and bias.requires_grad:
-        return attend_by_products(query, key, value, bias)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
 
 
 def resize_bias_table(table: Tensor, length: int) -> Tensor:

@@ -1,19 +1,16 @@
 """What every backbone shares of timm's contract."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeVar, cast
 
-import torch
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from ..layers import halves
-from ..layers.depthwise import DepthwiseConv
-from ..layers.linear import Linear
-from ..layers.parts import refuse_ports
 from ._official import adapt
+
+NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 
 LayerT = TypeVar("LayerT", bound=nn.Module)
 
@@ -125,7 +122,7 @@ class Backbone(nn.Module):
         """Prepare position tables for another image size; nothing to do where there are none."""
 
     def is_official(self, state_dict: Mapping[str, Any]) -> bool:
-        """Tell whether a state dict is in the published code's layout and not in ours."""
+        """Whether a state dict is in the published code's layout and not in ours."""
         return any(key.startswith(self.official_prefix) for key in state_dict)
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -203,37 +200,23 @@ class Pyramid(Backbone):
 
 def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bool) -> Tensor:
     """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
-    blocks, recompute = list(blocks), recompute and torch.is_grad_enabled()
-    if converts := halves.serves(x) and not recompute:
-        modules = [m for block in blocks for m in block.modules()]
-        kernels = [m.weight for m in modules if isinstance(m, DepthwiseConv) and m.lays_out]
-        halves.hold([m for m in modules if isinstance(m, Linear)], kernels)
-    if refuses := recompute and torch.compiler.is_compiling():
-        refuse_ports(True)
     for block in blocks:
-        x = checkpoint(block, x, *args, use_reentrant=False, **_once_only(block)) if recompute else block(x, *args)
-    if refuses:
-        refuse_ports(False)
-    if converts:
-        halves.release()
+        x = _recomputed(block, x, *args) if recompute else block(x, *args)
     return x
 
 
-def _once_only(block: nn.Module) -> dict[str, Any]:
-    """Return what keeps the recomputation from updating batch statistics a second time; a compiler needs no telling."""
-    norms = [m for m in block.modules() if isinstance(m, nn.BatchNorm2d)]
-    if not norms or torch.compiler.is_compiling():
-        return {}
-    return {"context_fn": lambda: (nullcontext(), _still(norms))}
+def _recomputed(block: nn.Module, x: Tensor, *args: Any) -> Tensor:
+    """Run a block that the backward pass runs again, with its batch statistics updated once."""
+    norms = {name: m for name, m in block.named_modules() if isinstance(m, NORMS) and m.training}
+    statistics = {f"{name}.{key}": value for name, m in norms.items() for key, value in m.named_buffers()}
+    if not statistics:
+        return cast(Tensor, checkpoint(block, x, *args, use_reentrant=False))
 
+    def run(*inputs: Any) -> tuple[Tensor, ...]:
+        copies = {name: value.clone() for name, value in statistics.items()}  # each run updates its own
+        return functional_call(block, copies, inputs), *copies.values()
 
-@contextmanager
-def _still(norms: list[nn.BatchNorm2d]) -> Iterator[None]:
-    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, momentum, count in kept:
-            norm.momentum, norm.num_batches_tracked = momentum, count
+    x, *updated = checkpoint(run, x, *args, use_reentrant=False)
+    for value, new in zip(statistics.values(), updated, strict=True):
+        value.copy_(new)
+    return x

@@ -1,7 +1,7 @@
 """NomMer: every place of a map nominates its context: convolution, window attention or compressed global attention."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +9,11 @@ from timm.layers import DropPath, Mlp, to_2tuple
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from ..layers.activation import Gelu
 from ..layers.dct import pack_grouped, plain_attention
 from ..layers.downsample import PatchConv
-from ..layers.exporting import compiles_for_gpu
 from ..layers.init import init_linear
 from ..layers.nominate import CANDIDATES, Nomination, Synergy
 from ..layers.position import resize_grid
-from ..layers.reuse import unheard
-from ..layers.switch import on
 from ..layers.window import WindowAttention, extend, resize_bias_table
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
@@ -223,7 +219,7 @@ class NomMer(Pyramid):
 
 
 class Stem(nn.Module):
-    """Cut an image into patches of 4 x 4; a rest at the bottom or right is completed with zeros."""
+    """Patch embedding (table 3): patches of 4 x 4; a rest at the bottom or right is completed with zeros."""
 
     def __init__(self, in_chans: int, dim: int) -> None:
         super().__init__()
@@ -239,7 +235,7 @@ class Stem(nn.Module):
 
 
 class Merge(nn.Module):
-    """Halve a map and widen it: convolution, max pooling, norm. The last row of an odd map is pooled by itself."""
+    """Reduction module (table 3): convolution, max pooling, norm; the last row of an odd map is pooled by itself."""
 
     def __init__(self, in_dim: int, dim: int) -> None:
         super().__init__()
@@ -248,19 +244,9 @@ class Merge(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map B, in_dim, H, W to B, dim, ceil(H / 2), ceil(W / 2)."""
-        late = self.adds_bias_late(x)
-        x = F.conv2d(x, self.conv.weight, padding=1) if late else self.conv(x)
-        x = extend(x.permute(0, 2, 3, 1), 2)  # B, H, W, C
+        x = extend(self.conv(x).permute(0, 2, 3, 1), 2)  # B, H, W, C
         x = F.max_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
-        if late:
-            x = x + cast(Tensor, self.conv.bias).to(x.dtype)
         return self.norm(x).permute(0, 3, 1, 2)
-
-    def adds_bias_late(self, x: Tensor) -> bool:
-        """Tell whether to add the bias behind the pooling: compilers for a GPU add it in a pass over the whole map."""
-        if not on("late_bias") or type(x) is not Tensor or not compiles_for_gpu(x):
-            return False
-        return type(self.conv) is nn.Conv2d and self.conv.bias is not None and unheard(self.conv)
 
 
 class Stage(nn.Module):
@@ -293,24 +279,27 @@ class Stage(nn.Module):
 
 
 class Block(nn.Module):
-    """A mixer and a feed-forward layer, each behind a norm and inside a residual connection."""
+    """S-NomMer or G-NomMer block: a mixer and FFN, each behind a norm and inside a residual connection.
+
+    Algorithm 1 shows neither the norms nor a residual connection around the mixer; this is the published code's form.
+    """
 
     def __init__(self, dim: int, mixer: nn.Module, *, mlp_ratio: float, drop_path: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
         self.mixer = mixer
         self.norm2 = nn.LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=Gelu)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Map tokens B, N, C, the last H * W of them a map in row-major order, to tokens."""
         x = x + self.drop_path(self.mixer(self.norm1(x), grid))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))  # Algorithm 1, line 16
 
 
 class GlobalMixer(nn.Module):
-    """The mixer of a G-NomMer block: attention between all tokens."""
+    """The mixer of a G-NomMer block: G-MHSA, attention between all tokens."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
@@ -344,7 +333,7 @@ def grid_of(img_size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def pack_frequencies(weight: Tensor, *, restore: bool, groups: int = 8) -> Tensor:
-    """Bring a published perceiver's (or, on the way back, restorer's) convolution to our layout."""
+    """Bring the convolution of a published LFP (with `restore`, that of line 4) to our layout."""
     if restore:
         return pack_grouped(weight, groups=groups, frequencies_out=weight.shape[0] // (weight.shape[1] * groups))
     return pack_grouped(weight, groups=groups, frequencies_in=weight.shape[1] * groups // weight.shape[0])

@@ -22,7 +22,7 @@ class ContextBroadcast(OnTokens):
         position: "mlp" (the paper's place), "mlp_mid", "mlp_front", "attention" or "both".
         layers: "upper" half of the blocks (the paper's better choice), "all" (its CB†), or indices of blocks.
         scale: True learns how much of the mean each channel gets, from zero on (CB_S), instead of half of everything;
-            "fixed" adds the whole mean (CB_S without its Λ).
+            "fixed" adds the whole mean (CB_S with Λ = 1).
         class_token: prefix tokens take part, as in the paper.
         tokens: of a model that reads text and images, the tokens that take part: "all", "image" or "text".
         causal: the mean runs over a token and those before it; None does as the host's attention does.

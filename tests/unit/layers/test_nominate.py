@@ -4,7 +4,7 @@ from torch import Tensor
 
 from saccade.layers.nominate import (
     CANDIDATES,
-    Bottleneck,
+    ConvAggregator,
     Nominator,
     Synergy,
     gumbel_softmax,
@@ -131,7 +131,7 @@ def test_published_synergy_is_reproduced():
 @pytest.mark.parametrize("reduction", [2, 4])
 def test_published_bottleneck_is_reproduced(reduction):
     record, arrays = part("nommer_parts", f"bottleneck_e{reduction}")
-    bottleneck = Bottleneck(16, reduction=reduction).eval().double()
+    bottleneck = ConvAggregator(16, reduction=reduction).eval().double()
     bottleneck.load_state_dict(part_state_dict(record))
     x = tensor("nommer_parts/bottleneck/x", record["input_shape"]).double()
     with torch.no_grad():
@@ -156,8 +156,8 @@ def test_two_candidates_are_scored_by_two():
     x = torch.randn(2, 30, 8, dtype=torch.float64)
     y = mixer(x, (5, 6)).unflatten(1, (5, 6))
     assert scores[0].shape == shares[0].shape == (2, 5, 6, 2)
-    words = x.unflatten(1, (5, 6))
-    want = torch.where(shares[0][..., :1] == 1, mixer.cnn(words), mixer.dct(words))
+    places = x.unflatten(1, (5, 6))
+    want = torch.where(shares[0][..., :1] == 1, mixer.cnn(places), mixer.dct(places))
     assert torch.allclose(y, want, atol=1e-12)
 
 

@@ -119,7 +119,7 @@ def test_both_orders_of_the_first_layer_equal_the_concatenation(count):
 def test_cells_of_a_fine_grid_are_picked_as_those_of_a_coarse_one(monkeypatch):
     rows, index = torch.randn(2, 30, 4, requires_grad=True), torch.randint(30, (2, 50))
     product = take(rows, index)
-    monkeypatch.setattr(relative_location, "AFFORDABLE", 0)
+    monkeypatch.setattr(relative_location, "MOST_BY_PRODUCT", 0)
     indexed = take(rows, index)
     assert torch.equal(product, indexed)
     one, two = (torch.autograd.grad(x.square().sum(), rows)[0] for x in (product, indexed))

@@ -168,18 +168,3 @@ def test_one_exported_program_serves_every_size(window_size):
 def test_bad_values_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         WindowAttention(8, **{"num_heads": 2, **arguments})
-
-
-@pytest.mark.parametrize("length", [8, 9])
-def test_products_spelt_out_equal_the_fused_kernel(length):
-    inputs = [
-        *torch.randn(3, 5, 2, length, 4, dtype=torch.float64),
-        torch.randn(2, length, length, dtype=torch.float64),
-    ]
-    answers, gradients = [], []
-    for attend in (module.attend_by_products, module.attend):
-        leaves = [x.clone().requires_grad_() for x in inputs]
-        answers.append(attend(*leaves))
-        gradients.append(torch.autograd.grad(answers[-1].square().sum(), leaves))
-    torch.testing.assert_close(*answers)
-    torch.testing.assert_close(*gradients)

@@ -1,23 +1,33 @@
-"""The kernel that chooses proposals keeps what torchvision's `nms` keeps."""
+"""The operator that chooses proposals keeps what torchvision's `nms` keeps, by its reference and by its kernel."""
 
 import contextlib
 import os
 
 import pytest
 import torch
+from torch.library import opcheck
 from torchvision.ops import nms
 
 from saccade.tasks.detection import keep_triton
 
 
-@pytest.fixture
-def device(monkeypatch):
+@pytest.fixture(params=["reference", "kernel"])
+def device(request, monkeypatch):
+    if request.param == "reference":
+        return "cpu"
     if keep_triton.has_triton() and torch.cuda.is_available():
         return "cuda"
     if not keep_triton.has_triton() or os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs a GPU, or Triton and TRITON_INTERPRET=1")
     monkeypatch.setattr(torch.cuda, "device_of", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(keep_triton, "_keep_best", keep_triton.keep_by_kernel)
     return "cpu"
+
+
+def test_the_operator_is_what_pytorch_expects_of_one():
+    corner = torch.rand(2, 9, 2) * 50
+    boxes = torch.cat([corner, corner + 30 * torch.rand(2, 9, 2)], dim=-1)
+    opcheck(keep_triton._keep_best, (boxes, torch.rand(2, 9) > 0.1, 0.5))
 
 
 @pytest.mark.parametrize("count", [1, 5, 37, 200])

@@ -196,10 +196,8 @@ class TokenLabelling(Taught):
                 answer = self.model(images)
             features = heard[0]
         found = self.reader.read(0, features, size)
-        words = found.tokens[:, found.skip :]
-        if not torch.is_autocast_enabled(words.device.type):
-            words = words.to(self.aux_head.weight.dtype)
-        tokens = self.aux_head(words).mT.unflatten(2, found.grid)  # B, classes, H, W
+        patch_tokens = found.tokens[:, found.skip :].to(self.aux_head.weight.dtype)
+        tokens = self.aux_head(patch_tokens).mT.unflatten(2, found.grid)  # B, classes, H, W
         tokens = swap_box(tokens, box).flatten(2).mT
         return TokenLabelOutput(read_logits(answer), tokens, box), found.grid
 

@@ -99,7 +99,7 @@ class Detector(OnPyramid):
 
 
 def waits_for_device(head: str) -> bool:
-    """Say whether training steps of a head wait for the device, so that no graph of them can be captured.
+    """Whether training steps of a head wait for the device, so that no graph of them can be captured.
 
     Sparse R-CNN pairs answers and objects on the processor; proposals are chosen there where there is no Triton.
     """

@@ -1,6 +1,6 @@
-"""Which boxes stay beside better ones, without waiting for the device: a step that holds it can be captured as a graph.
+"""Non-maximum suppression that a CUDA graph can capture: which boxes stay beside better ones, with no host sync.
 
-torchvision's `nms` gives as many boxes as stay, a number the processor has to wait for.
+torchvision's `nms` returns as many boxes as stay, a number the processor has to wait for.
 """
 
 from __future__ import annotations  # Triton's words in the kernel are not there before its first use
@@ -9,7 +9,7 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,15 +21,28 @@ tl: Any = None  # triton.language, from the first use of a kernel on
 MOST = 8192  # boxes of a set: what one block of threads holds
 
 
-@functools.cache
-def has_triton() -> bool:
-    """Say whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+def keep_reference(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:
+    """Compute `keep_best` box by box."""
+    boxes, stays = boxes.float(), allowed.clone()
+    area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+    for place in range(boxes.shape[1]):
+        best, rest = boxes[:, place : place + 1], boxes[:, place + 1 :]
+        corners = torch.maximum(best[..., :2], rest[..., :2]), torch.minimum(best[..., 2:], rest[..., 2:])
+        shared = (corners[1] - corners[0]).clamp_min(0).prod(-1)
+        union = area[:, place : place + 1] + area[:, place + 1 :] - shared
+        stays[:, place + 1 :] &= ~(stays[:, place : place + 1] & (shared > overlap * union))
+    return stays
 
 
-def can_replay(boxes: Tensor) -> bool:
-    """Say whether `keep_best` takes boxes, B, N, 4."""
-    return boxes.is_cuda and has_triton() and boxes.shape[1] <= MOST
+SCHEMA = "(Tensor boxes, Tensor allowed, float overlap) -> Tensor"
+_keep_best = torch.library.custom_op(
+    "saccade::keep_best", keep_reference, mutates_args=(), schema=SCHEMA, device_types="cpu"
+)
+
+
+@_keep_best.register_fake
+def _(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(allowed)
 
 
 def keep_best(boxes: Tensor, allowed: Tensor, *, overlap: float) -> Tensor:
@@ -40,20 +53,7 @@ def keep_best(boxes: Tensor, allowed: Tensor, *, overlap: float) -> Tensor:
         allowed: which may stay at all, B, N.
         overlap: the share.
     """
-    batch, count, _ = boxes.shape
-    alive = torch.empty(batch, count, dtype=torch.int32, device=boxes.device)
-    size = max(1 << (count - 1).bit_length(), 32)
-    with torch.cuda.device_of(boxes):
-        _kernel()[(batch,)](
-            boxes.float().contiguous(),
-            allowed.to(torch.int32).contiguous(),
-            alive,
-            count,
-            overlap,
-            size,
-            num_warps=max(min(size // 128, 16), 1),
-        )
-    return alive.bool()
+    return cast(Tensor, _keep_best(boxes, allowed, overlap))
 
 
 def keep_of_levels(boxes: Sequence[Tensor], *, overlap: float) -> Tensor:
@@ -68,6 +68,36 @@ def keep_of_levels(boxes: Sequence[Tensor], *, overlap: float) -> Tensor:
     alive = keep_best(padded.flatten(0, 1), has_area(padded.flatten(0, 1)), overlap=overlap)
     alive = alive.view(padded.shape[:3])
     return torch.cat([alive[:, number, :count] for number, count in enumerate(counts)], dim=1)
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def can_replay(boxes: Tensor) -> bool:
+    """Whether `keep_best` takes boxes, B, N, 4, without waiting for their device."""
+    return boxes.is_cuda and has_triton() and boxes.shape[1] <= MOST
+
+
+@_keep_best.register_kernel("cuda")
+def keep_by_kernel(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:
+    """Compute `keep_best` by a program for each image."""
+    batch, count, _ = boxes.shape
+    alive = torch.empty(batch, count, dtype=torch.int32, device=boxes.device)
+    size = max(1 << (count - 1).bit_length(), 32)
+    with torch.cuda.device_of(boxes):
+        _kernel()[(batch,)](
+            boxes.float().contiguous(),
+            allowed.to(torch.int32).contiguous(),
+            alive,
+            count,
+            overlap,
+            size,
+            num_warps=max(min(size // 128, 16), 1),
+        )
+    return alive.bool()
 
 
 @functools.cache
