@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from .fused import Fused
+from .fused import Fused, plain_class
 from .switch import chosen
 from .table import KERNELS, MODES, Kernel
-from ..layers.triton_language import INSTALLED
+from .triton.language import INSTALLED
 
 
 @dataclass
@@ -63,8 +63,8 @@ def accelerate(model: nn.Module, mode: str = "train") -> Handle:
 def removed(model: nn.Module) -> Iterator[None]:
     """Run a model's plain modules."""
     found = [(m, type(m)) for m in model.modules() if isinstance(m, Fused)]
-    for module, replacement in found:
-        module.__class__ = replacement.plain
+    for module, _ in found:
+        module.__class__ = plain_class(module)
     try:
         yield
     finally:

@@ -49,3 +49,11 @@ def unheard(*modules: nn.Module | None) -> bool:
             return False
         left.extend(m._modules.values())
     return True
+
+
+def plain_class(module: nn.Module | None) -> type:
+    """Return the class that a module has where nothing is replaced; a replacement may stand for another one."""
+    found: Any = type(module)
+    while issubclass(found, Fused):
+        found = found.plain
+    return found

@@ -1,0 +1,36 @@
+"""What a call is compiled for: kernels ask this before they take it."""
+
+import torch
+from torch import Tensor
+
+from ..layers.exporting import is_exporting
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def compiles_for_gpu(x: Tensor) -> bool:
+    """Whether what reads a tensor is being compiled for the GPU that holds it."""
+    return torch.compiler.is_compiling() and not is_exporting() and x.is_cuda  # a tracer's stand-in cannot say the last
+
+
+def trains_on_gpu(x: Tensor) -> bool:
+    """Whether what reads a tensor is being compiled for training on the GPU that holds it."""
+    return compiles_for_gpu(x) and torch.is_grad_enabled()
+
+
+def is_constant(size: int) -> bool:
+    """Whether a size is one number to the compiler, and no symbol for several; asked by `isinstance`, both are."""
+    from torch.fx.experimental import symbolic_shapes
+
+    known = getattr(symbolic_shapes, "has_static_value", None)
+    return known is not None and bool(known(size))
+
+
+def shared_memory(x: Tensor) -> int:
+    """Return how many bytes a program may hold in the shared memory of the GPU that has a tensor."""
+    return _shared_memory(x.device.index or 0)
+
+
+@torch.compiler.assume_constant_result
+def _shared_memory(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).shared_memory_per_block_optin)
