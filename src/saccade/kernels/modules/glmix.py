@@ -89,9 +89,9 @@ class FusedLocalConv(Fused, LocalConv):
 
 def linear_layers(block: Any) -> list[nn.Linear]:
     """Return the layers of a block that read the weights of its run."""
-    local = getattr(block.mixer, "local_branch", None)
-    attention = getattr(getattr(block.mixer, "global_branch", block.mixer), "attn", None)
-    parts = [part for part in (local, block.mlp) if plain_class(part) in (LocalConv, ConvMlp)]
+    local: Any = getattr(block.mixer, "local_branch", None)
+    attention: Any = getattr(getattr(block.mixer, "global_branch", block.mixer), "attn", None)
+    parts: list[Any] = [part for part in (local, block.mlp) if plain_class(part) in (LocalConv, ConvMlp)]
     parts += [attention] if converted(attention) else []
     return [layer for part in parts for layer in part.children() if type(layer) is nn.Linear]
 
@@ -139,7 +139,7 @@ def last_layer(run: Run, mixer: Any, x: Tensor) -> nn.Module | None:
     """Return the linear layer whose output the mixed map is, or is added to, if it reads the weights of a run."""
     if type(mixer) is MapAttention:
         return last_of(run, mixer.attn, x)
-    local = getattr(mixer, "local_branch", None)
+    local: Any = getattr(mixer, "local_branch", None)
     return local.pointwise2 if plain_class(local) is LocalConv and mixer.mixer != "local_global" else None
 
 
