@@ -2,17 +2,20 @@
 
 import copy
 import pickle
+from collections import Counter
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
-from saccade.kernels import precision
+from saccade.kernels import apply, precision
 from saccade.kernels.fused import Fused, plain_class
 from saccade.kernels.modules.glmix import FusedBlock
 from saccade.kernels.modules.slots import FusedSlotMixer
-from saccade.kernels.ops import norm
+from saccade.kernels.ops import attention, cluster, norm
 from saccade.layers.glmix import Block, GLMix, MapAttention
+from support.interpreter import not_interpreted
 from support.kernels import by_references, swap, takes_every_call, undo
 
 ROWS = ("unpadded", "pool", "cluster_forms", "cluster", "attention", "depthwise", "gelu", "block")
@@ -190,3 +193,36 @@ def test_inference_by_kernels_equals_the_plain_one(monkeypatch):
         swap(block, *ROWS)
         torch.testing.assert_close(block(x, (4, 4)), want)
     assert called["convolve"] == 3
+
+
+@not_interpreted
+@pytest.mark.parametrize(("kind", "gathers"), [("parallel", 1), ("attention", 0)])
+def test_a_block_compiled_for_training_on_a_gpu_reaches_every_kernel(monkeypatch, kind, gathers):
+    def look(graph, _):
+        for inner in graph.modules():
+            if isinstance(inner, torch.fx.GraphModule):
+                targets = [str(node.target) for node in inner.graph.nodes]
+                called.update(target.split(".")[1] for target in targets if target.startswith("saccade."))
+                called.update("convert" for target in targets if "_foreach_mul" in target)
+        return graph.forward
+
+    called: Counter = Counter()
+    for home in (attention, cluster):
+        monkeypatch.setattr(home, "shared_memory", lambda _: 232_448)
+    monkeypatch.setattr(nn.init, "trunc_normal_", lambda tensor, **_: tensor)  # looks at numbers, which fakes lack
+    torch.compiler.reset()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+        block = Block(16, MIXERS[kind](), mlp_ratio=2, pos_conv=True, conv_mlp=True)
+        handle = apply(block, "train", "auto")
+        x = torch.empty(3, 64, 16, dtype=torch.bfloat16, requires_grad=True)
+        torch.set_autocast_enabled("cuda", True)
+        try:
+            torch.compile(block, backend=look, fullgraph=True, dynamic=False)(x, (8, 8))
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+    assert {"block", "depthwise", "attention"} <= set(handle.names)
+    assert called["join"] == called["join_back"] == 2
+    assert called["depthwise_conv_gradients"] == 2 + gathers
+    assert called["attention_forward"] == 1
+    assert called["convert"] == 3  # matrices, biases, gradients of matrices
+    assert called["gather_slots"] == called["scatter_slots_back"] == gathers
