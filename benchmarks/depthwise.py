@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.layers.depthwise import by_library, convolve
-from saccade.layers.depthwise_triton import Tiles, cells_of, run_convolve, run_gradients, tiles_of
+from saccade.kernels.ops import depthwise
+from saccade.kernels.ops.depthwise import Tiles, by_library, cells_of, gradient_by_library, tiles_of
 
 DEVICE = os.environ.get("DEV", "cuda")
 MAPS = [  # images, side, channels, side of the kernel, whether GELU follows
@@ -90,16 +90,19 @@ def time_task(
     for tiles in [tiles_of(side, side, size)] if chosen else candidates(side, size):
 
         def call(tiles: Tiles = tiles) -> tuple[Tensor, ...]:
+            depthwise.tiles_of = lambda *_: tiles
             if way == "cells":
-                return (run_gradients(_itself, grad, x, side, side, size, tiles),)
-            how = (side, side, turned, residual, gelu and not turned, True, turned and gelu, tiles)
-            return run_convolve(_itself, grad if turned else x, cells, None if turned else bias, *how)
+                return (depthwise.gradients(grad, x, side, side, size),)
+            how = (side, side, turned, residual, gelu and not turned, True, turned and gelu)
+            return depthwise.convolve(grad if turned else x, cells, None if turned else bias, *how)
 
         got = [one.sum(0) if one.dtype == torch.float32 else one for one in call() if one.numel()]
         worst = max(worst, *(distance(a, b) for a, b in zip(got, expected, strict=True)))
         found[_name(tiles)] = clock(lock, call)
     of_map, map = ((one.unflatten(1, (side, side))) for one in (grad, x))
-    theirs = clock(lock, lambda: by_library(of_map, map, weight) if way == "cells" else convolve(map, weight))
+    theirs = clock(
+        lock, lambda: gradient_by_library(of_map, map, weight) if way == "cells" else by_library(map, weight)
+    )
     own, *others = sorted(found, key=lambda name: (name != _name(tiles_of(side, side, size)), found[name]))
     told = f"{own} {found[own]:.3f} chosen" + "".join(f", {name} {found[name]:.3f}" for name in others[:6])
     what = f"{way:8} {images} x {side} x {side} x {channels}, {size} x {size}{', GELU' if gelu else ''}"
@@ -125,17 +128,13 @@ def reference(x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor, side: int, 
     """Return sum and GELU, the gradient of the map and its sum, and those of kernels and bias, in float32."""
     x, weight, bias = (one.float().requires_grad_() for one in (x, weight, bias))
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        total = convolve(x.unflatten(1, (side, side)), weight, bias).flatten(1, 2)
+        total = by_library(x.unflatten(1, (side, side)), weight, bias).flatten(1, 2)
         total = total + x if how["residual"] else total
         of_x, *gradients = torch.autograd.grad(total, (x, weight, bias), grad.float())
     forward, turned = [total.detach()], [of_x]
     if how["gelu"]:
         forward, turned = [*forward, F.gelu(total.detach())], [of_x, of_x.sum((0, 1))]
     return {"forward": forward, "turned": turned, "cells": [torch.cat([one.flatten() for one in gradients])]}
-
-
-def _itself(kernel: Any) -> Any:
-    return kernel
 
 
 def _name(tiles: Tiles) -> str:

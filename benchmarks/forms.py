@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.kernels import workarounds
-from saccade.layers.depthwise import Turned
+from saccade.kernels.ops.depthwise import Turned
 
 DEVICE = os.environ.get("DEV", "cuda")
 MAPS = [(256, 56, 192, 3), (256, 28, 384, 3), (256, 14, 768, 3), (512, 16, 192, 3), (256, 56, 64, 5), (256, 14, 256, 5)]

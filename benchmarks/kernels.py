@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from saccade.layers import cluster
+from saccade.kernels.modules import slots as ways
 
 DEVICE = os.environ.get("DEV", "cuda")
 DTYPE = torch.bfloat16
@@ -41,10 +41,10 @@ def time_map(batch: int, side: int, width: int) -> None:
     slots = torch.randn(batch, 64, width, device=DEVICE, dtype=DTYPE)
     forms: dict[str, Callable[[], Tensor]] = {
         "adaptive": lambda: F.adaptive_avg_pool2d(x.unflatten(1, (side, side)).permute(0, 3, 1, 2), 8),
-        "product": lambda: cluster.average_by_product(x, (side, side), 8),
+        "product": lambda: ways.average_by_product(x, (side, side), 8),
     }
     if side % 8 == 0:
-        forms["means"] = lambda: cluster.average_cells(x, (side, side), 8)
+        forms["means"] = lambda: ways.average_cells(x, (side, side), 8)
     told = {name: clock(lambda form=form: torch.autograd.grad(form().sum(), x)) for name, form in forms.items()}
     print(f"pooling {side} x {side} x {width} to 64 slots and back:", shown(told), flush=True)
     with torch.no_grad():
@@ -57,8 +57,8 @@ def time_map(batch: int, side: int, width: int) -> None:
             except RuntimeError:
                 told[name] = math.nan
         scale = torch.tensor(1.0, device=DEVICE)
-        told["direct, both"] = clock(lambda: both(cluster._soft_direct, slots, x, scale))
-        told["fused, both"] = clock(lambda: both(cluster._soft_fused, slots, x, scale))
+        told["by positions, both"] = clock(lambda: both(ways.cluster_by_positions, slots, x, scale))
+        told["fused, both"] = clock(lambda: both(ways.cluster_by_attention, slots, x, scale))
     print(f"attention {side} x {side} x {width}:", shown(told), flush=True)
     rows, hidden = batch * side * side, 4 * width
     a, w = (

@@ -24,7 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.layers import attention, attention_triton, cluster, cluster_triton
+from saccade.kernels.modules.attention import attend_by_products
+from saccade.kernels.modules.slots import cluster_by_attention, cluster_by_positions, fusable
+from saccade.kernels.ops import attention, cluster
 
 DEVICE = os.environ.get("DEV", "cuda")
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float32  # which the interpreter does not multiply in
@@ -103,15 +105,15 @@ def of_attention(images: int, tokens: int, heads: int, width: int) -> Any:
 
         return run
 
-    products = by(attention.attend_by_products)
+    products = by(attend_by_products)
     forms = {"exact": products, "products": products, "fused": by(F.scaled_dot_product_attention)}
-    usual, options = attention_triton._constants(given, heads)
+    usual, options = attention._constants(given, heads)
 
     def kernels(warps: int) -> Pass:
         def run() -> tuple[Tensor, ...]:
-            attention_triton._constants = lambda *_: (usual, {"num_warps": warps})
-            answer = attention_triton.run_attend(_itself, given, heads)
-            return answer, attention_triton.run_attend_back(_itself, gradient, given, heads, False)[0]
+            attention._constants = lambda *_: (usual, {"num_warps": warps})
+            answer = attention.attend(given, heads)
+            return answer, attention.attend_back(gradient, given, heads, False)[0]
 
         return run
 
@@ -129,24 +131,24 @@ def of_bridge(images: int, positions: int, slots: int, channels: int) -> Any:
         logits = F.normalize(features, dim=-1) @ query.mT
         return logits.softmax(2) @ (logits.softmax(1).mT @ features)
 
-    cluster_triton.serves = lambda *_: False
     scale = query.new_ones(()).float()
 
     def products(query: Tensor, features: Tensor) -> Tensor:
-        clustered, dispatch = cluster.soft_cluster(query, features, scale)
+        form = cluster_by_attention if fusable(features) else cluster_by_positions
+        clustered, dispatch = form(query, features, scale)
         return dispatch(clustered)
 
-    usual, options = cluster_triton._constants(query, features)
+    usual, options = cluster._constants(query, features)
 
     def kernels(rows: int, warps: int, stages: int) -> Pass:
         def run() -> tuple[Tensor, ...]:
             how = {"num_warps": warps, "num_stages": stages}
-            cluster_triton._constants = lambda *_: ((*usual[:3], rows, *usual[4:]), how)
-            clustered, logits, sums = cluster_triton.run_gather(_itself, query, features, scale)
-            answer = cluster_triton.run_scatter(_itself, logits, clustered)
-            of_logits, of_slots, _ = cluster_triton.run_scatter_back(_itself, gradient, logits, clustered, False)
+            cluster._constants = lambda *_: ((*usual[:3], rows, *usual[4:]), how)
+            clustered, logits, sums = cluster.gather(query, features, scale)
+            answer = cluster.scatter(logits, clustered)
+            of_logits, of_slots, _ = cluster.scatter_back(gradient, logits, clustered, False)
             given = (of_slots, of_logits, query, features, scale, clustered, logits, sums)
-            return answer, *cluster_triton.run_gather_back(_itself, *given)[:2]
+            return answer, *cluster.gather_back(*given)[:2]
 
         return run
 
@@ -204,10 +206,6 @@ def clock(lock: Any, call: Pass) -> float:
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)
     return sorted(spans)[2]
-
-
-def _itself(kernel: Any) -> Any:
-    return kernel
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from saccade.layers.triton_language import INSTALLED
+from saccade.kernels.triton.language import INSTALLED
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INSTALLED or not _INTERPRETED, reason="needs TRITON_INTERPRET=1")

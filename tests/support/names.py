@@ -23,7 +23,7 @@ def modules() -> dict[str, Any]:
     """Return every module of the package by its name."""
     found = {"saccade": saccade}
     for one in pkgutil.walk_packages(saccade.__path__, "saccade."):
-        if one.name != "saccade.layers.depthwise_kernel":  # needs Triton
+        if one.name not in ("saccade.layers.depthwise_kernel", "saccade.kernels.triton.depthwise"):  # needs Triton
             found[one.name] = import_module(one.name)
     return found
 

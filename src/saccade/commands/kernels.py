@@ -46,9 +46,10 @@ def run(args: Args) -> None:
         print(f"no kernel applies: plain PyTorch computes everything on {device}")
         return
     table = Table(title=f"Kernels on {device} (docs/kernels.md)")
-    for column in ("name", "what it does", "modes", "gain", "record", "here"):
+    for column in ("name", "what it does, and its gain", "here"):
         table.add_column(column, no_wrap=column == "name")
     for row in rows:
-        told = row["reason"] or ("used, whatever the switch says" if row["workaround"] else "used")
-        table.add_row(row["name"], row["does"], ", ".join(row["modes"]), row["gain"], row["record"], told)
+        told = f"not used: {row['reason']}" if row["reason"] else "always used" if row["workaround"] else "used"
+        gain = row["gain"] or ("works around a fault of the compiler" if row["workaround"] else "gain not measured")
+        table.add_row(row["name"], f"{row['does']}; {gain}", told)
     Console().print(table)

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..layers.depthwise import DepthwiseConv
 from ..layers.downsample import PatchConv
-from ..layers.linear import Linear
 from ..layers.numerics import line_of
 from ..plugins.attach import HOOKS
 
@@ -27,7 +26,6 @@ Modules = dict[nn.Module, int]  # each with the axis of its channels
 # types: a subclass may do something to its weight that undoes a scaling.
 LAYERS: dict[type[nn.Module], int] = {
     nn.Linear: -1,
-    Linear: -1,
     nn.Conv1d: -2,
     nn.Conv2d: -3,
     nn.Conv3d: -4,
@@ -73,7 +71,7 @@ def bias_folds(model: nn.Module, args: tuple[Any, ...]) -> list[Change]:
     """
     convolutions = {m: LAYERS[type(m)] for m in model.modules() if type(m) in CONVOLUTIONS and not hooked(m)}
     convolutions = {m: axis for m, axis in convolutions.items() if m.bias is not None}
-    linear = {m: -1 for m in model.modules() if type(m) in (nn.Linear, Linear) and not hooked(m)}
+    linear: dict[nn.Module, int] = {m: -1 for m in model.modules() if type(m) is nn.Linear and not hooked(m)}
     return [_move_bias(conv, layer) for conv, layer in _joined(model, args, convolutions, linear)]
 
 
@@ -97,7 +95,7 @@ def _reads_plainly(layer: nn.Module) -> bool:
     """Whether a layer's output is linear in its input at every place: a map padded with zeros is not the norm's."""
     padding: Any = getattr(layer, "padding", 0)
     unpadded = padding in (0, "valid") or (isinstance(padding, tuple) and not any(padding))
-    return type(layer) in (nn.Linear, Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) and unpadded
+    return type(layer) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) and unpadded
 
 
 @dataclass(frozen=True)

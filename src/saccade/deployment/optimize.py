@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ..kernels import Guard, strip
-from ..layers.linear import Linear
 from .folding import Change, Undo, bias_folds, folds, hooked, replacement, run, tensors_of, wide
 from .graph import shortened
 
@@ -129,7 +128,7 @@ def _layouts(model: nn.Module) -> list[Change]:
         weight = getattr(module, "weight", None)
         if isinstance(module, nn.Conv2d) and isinstance(weight, Tensor):
             changes.append(_laid(weight, lambda w: w.contiguous(memory_format=torch.channels_last)))
-        elif isinstance(module, nn.Linear) and type(module) in (nn.Linear, Linear) and _prefers_transposed(module):
+        elif type(module) is nn.Linear and _prefers_transposed(module):
             changes.append(_laid(module.weight, lambda w: w.t().contiguous().t()))
     return changes
 

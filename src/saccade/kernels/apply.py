@@ -4,20 +4,20 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..layers.triton_language import INSTALLED
 from ..plugins.attach import CHANGED
 from . import table
-from .fused import Fused
+from .fused import Fused, plain_class
 from .switch import chosen, named
 from .table import MODES, Kernel
+from .triton.language import INSTALLED
 
 NO_MODULE = "the model has no module that it stands for"
-_derived: dict[type, type] = {}  # a class each for those that FSDP or a parametrization derived from a replacement
 
 
 @dataclass(repr=False)
@@ -28,13 +28,14 @@ class Handle:
     workarounds: tuple[str, ...] = ()  # of these, what is on even where kernels are off
     refused: dict[str, Counter[str]] = field(default_factory=dict)  # by kernel: why, and for how many modules
     unused: dict[str, str] = field(default_factory=dict)  # kernels that were asked for by name, and why they do nothing
-    swapped: list[tuple[nn.Module, type[Fused]]] = field(default_factory=list)
+    swapped: list[tuple[nn.Module, type[nn.Module], type[Fused]]] = field(default_factory=list)
 
     def undo(self) -> None:
         """Give every module its class back, unless something else has changed it since."""
-        for module, replacement in self.swapped:
-            if isinstance(module, replacement):
-                module.__class__ = plain_class(type(module))
+        for module, before, replacement in reversed(self.swapped):
+            if isinstance(module, replacement):  # a class derived since, as by FSDP, gets its own plain one
+                kind: Any = type(module)
+                module.__class__ = before if kind is replacement else plain_class(kind)
         self.swapped.clear()
         self.names = self.workarounds = ()
 
@@ -112,20 +113,6 @@ def unavailable(kernel: Kernel, device: str, mode: str) -> str | None:
     return None
 
 
-def plain_class(kind: Any) -> Any:
-    """Return a class with the plain class in place of its replacement, from which others may have derived it."""
-    if not issubclass(kind, Fused):
-        return kind
-    if "plain" in vars(kind):
-        return kind.plain
-    if kind not in _derived:
-        replacement: Any = next(one for one in kind.__mro__ if "plain" in vars(one))
-        name = kind.__name__.replace(replacement.__name__, replacement.plain.__name__)
-        kept = {key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")}
-        _derived[kind] = type(kind)(name, tuple(plain_class(base) for base in kind.__bases__), kept)
-    return _derived[kind]
-
-
 def _swap(model: nn.Module, kernel: Kernel, handle: Handle) -> bool:
     """Swap a kernel's replacements in; return whether there was a module for one."""
     roots = [m for m in model.modules() if isinstance(m, kernel.within)] if kernel.within else [model]
@@ -138,8 +125,8 @@ def _swap(model: nn.Module, kernel: Kernel, handle: Handle) -> bool:
         if (reason := replacement.refuses(module)) is not None:
             handle.refused.setdefault(kernel.name, Counter())[reason] += 1
             continue
+        handle.swapped.append((module, type(module), replacement))
         module.__class__ = replacement  # type: ignore[assignment]
-        handle.swapped.append((module, replacement))
     if len(handle.swapped) == count:
         return False
     if kernel.workaround:

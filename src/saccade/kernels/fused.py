@@ -5,7 +5,9 @@ from typing import Any, ClassVar
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from ..layers.exporting import is_exporting
+from .compiling import is_exporting
+
+_derived: dict[type, type] = {}  # a class each for those that FSDP or a parametrization derived from a replacement
 
 
 class Fused:
@@ -59,3 +61,17 @@ def unheard(*modules: nn.Module | None) -> bool:
             return False
         left.extend(m._modules.values())
     return True
+
+
+def plain_class(kind: Any) -> Any:
+    """Return a class with the plain class in place of its replacement, from which others may have derived it."""
+    if not issubclass(kind, Fused):
+        return kind
+    if "plain" in vars(kind):
+        return plain_class(kind.plain)
+    if kind not in _derived:
+        replacement: Any = next(one for one in kind.__mro__ if "plain" in vars(one))
+        name = kind.__name__.replace(replacement.__name__, plain_class(replacement).__name__)
+        kept = {key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")}
+        _derived[kind] = type(kind)(name, tuple(plain_class(base) for base in kind.__bases__), kept)
+    return _derived[kind]

@@ -4,16 +4,23 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..layers.token_embed import Stem
+from ..models._backbone import Backbone
 from .fused import Fused
+from .modules.attention import FusedAttention
 from .modules.dense_embed import FusedDenseNetEmbed
 from .modules.dense_embed_cpu import DenseNetEmbedInParts
+from .modules.depthwise import FusedDepthwiseConv
+from .modules.gelu import FusedGelu
+from .modules.glmix import FusedBlock, FusedConvMlp, FusedLocalConv
 from .modules.nommer import HalfPrecisionSynergy
-from .modules.stem import FusedMaxPool, FusedStem
+from .modules.slots import FusedSlotMixer, UnpaddedSlots
+from .modules.stem import FusedStem
 from .workarounds import WindowAttentionByProducts
 
 MODES = ("train", "infer")
 RESERVED = ("auto", "off")  # words of the switch
+H200, X86 = "benchmarks/results/kernels/h200.md", "benchmarks/results/kernels/x86.md"
+NOTES = "benchmarks/results/notes_gpu.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,40 +47,13 @@ class Kernel:
                 raise TypeError(f"{replacement.__name__} has to name its plain class and be a subclass of it")
 
 
-SOT: tuple[Kernel, ...] = (
+KERNELS: tuple[Kernel, ...] = (
+    # Faults of PyTorch's compiler.
     Kernel(
-        name="dense",
-        does="SoT's dense blocks as products of rows, their transitions behind the pooling",
-        replacements=(FusedDenseNetEmbed,),
-        gain="with late_bias and max_pool: 1.25x SoT-S training, 1.27x inference, H200",
-        record="benchmarks/results/kernels/h200.md",
-    ),
-    Kernel(
-        name="late_bias",
-        does="biases added behind a stem's max pooling instead of before it",
-        replacements=(FusedStem,),
-    ),
-    Kernel(
-        name="max_pool",
-        does="a stem's max pooling by plain operators, in training compiled for a GPU",
-        replacements=(FusedMaxPool,),
-        modes=("train",),
-        within=(Stem,),
-    ),
-    Kernel(
-        name="dense_cpu",
-        does="SoT's stem and dense blocks a few images at a time",
-        replacements=(DenseNetEmbedInParts,),
-        devices=("cpu",),
-        gain="1.8x SoT-T training, two x86 cores",
-    ),
-)
-
-NOMMER: tuple[Kernel, ...] = (
-    Kernel(
-        name="map_precision",
-        does="NomMer's maps converted to autocast's precision once, for the products of all contexts",
-        replacements=(HalfPrecisionSynergy,),
+        name="unpadded",
+        does="products between a map and its slots that a compiler does not pad, since its code generation fails then",
+        replacements=(UnpaddedSlots,),
+        workaround=True,
     ),
     Kernel(
         name="window_bias",
@@ -82,9 +62,70 @@ NOMMER: tuple[Kernel, ...] = (
         modes=("train",),
         workaround=True,
     ),
+    # GLMix and GLNet.
+    Kernel(
+        name="slots",
+        does="slots pooled by plain sums; clustering and dispatch by fused attention, rows of positions or kernels",
+        replacements=(FusedSlotMixer,),
+        gain="GLNet-4G training 1.16x by its forms and 1.06x by its kernels, GLNet-STL 1.05x by its pooling, H200",
+        record=H200,
+    ),
+    Kernel(
+        name="depthwise",
+        does="depthwise convolutions with residual sum and GELU by a kernel, compiled",
+        replacements=(FusedDepthwiseConv, FusedConvMlp, FusedLocalConv),
+        gain="1.26x GLNet-4G training, H200",
+        record=H200,
+    ),
+    Kernel(
+        name="block",
+        does="GLMix blocks: sums joined to norms, weights converted at once, bias gradients summed by readers",
+        replacements=(FusedBlock,),
+        gain="1.03x GLNet-4G training by its norms, H200",
+        record=H200,
+    ),
+    # Any transformer.
+    Kernel(
+        name="attention",
+        does="attention among few tokens by a kernel or products, in compiled training",
+        replacements=(FusedAttention,),
+        modes=("train",),
+        gain="1.06x GLNet-STL training, H200",
+        record=H200,
+    ),
+    Kernel(
+        name="gelu",
+        does="GELU by a shorter formula in half precision, compiled",
+        replacements=(FusedGelu,),
+        within=(Backbone,),
+        gain="1.03x GLNet-STL training, H200",
+        record=H200,
+    ),
+    # NomMer.
+    Kernel(
+        name="map_precision",
+        does="maps converted to autocast's precision once, for the products of all contexts",
+        replacements=(HalfPrecisionSynergy,),
+        gain="1.14x NomMer-T inference together with maps as tokens, H200",
+        record=NOTES,
+    ),
+    # SoT.
+    Kernel(
+        name="dense",
+        does="the dense embedding as products of rows, pooled before its transitions and its stem's bias",
+        replacements=(FusedDenseNetEmbed, FusedStem),
+        gain="1.25x SoT-S training, 1.27x inference, H200",
+        record=H200,
+    ),
+    Kernel(
+        name="dense_cpu",
+        does="the dense embedding a few images at a time",
+        replacements=(DenseNetEmbedInParts,),
+        devices=("cpu",),
+        gain="",
+        record=X86,
+    ),
 )
-
-KERNELS: tuple[Kernel, ...] = (*SOT, *NOMMER)
 
 
 def names() -> list[str]:

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from timm.models import register_notrace_function
 from torch import Tensor
 
 AUTOCAST = ("cpu", "cuda", "xpu", "mps", "hpu")  # devices that have it; torch 2.11 cannot trace the question
@@ -22,11 +21,6 @@ def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
 
 
-def in_half_precision(x: Tensor) -> bool:
-    """Tell whether `x` is, or was most likely computed in, half precision."""
-    return x.dtype in (torch.float16, torch.bfloat16) or _autocasts(x)
-
-
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:
     """Switch autocast off where it is on: it would run the matrix products inside in half precision."""
     return torch.autocast(x.device.type, enabled=False) if _autocasts(x) else nullcontext()
@@ -35,15 +29,6 @@ def full_precision(x: Tensor) -> AbstractContextManager[Any]:
 def _autocasts(x: Tensor) -> bool:
     device = x.device.type
     return device in AUTOCAST and torch.is_autocast_enabled(device)
-
-
-def as_products_read(x: Tensor) -> Tensor:
-    """Return `x` in the precision that autocast on a GPU brings it to in every product: converted and kept once."""
-    autocasts = x.is_cuda and torch.is_autocast_enabled("cuda")
-    return x.to(torch.get_autocast_dtype("cuda")) if autocasts else x
-
-
-register_notrace_function(as_products_read)  # it looks at the device
 
 
 def line_of(norm: Any, read: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

@@ -4,17 +4,13 @@ import math
 from typing import Literal
 
 import torch
+from timm.layers import Attention
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from ..ranges import require_choice
-from . import cluster_triton, halves
-from .attention import SelfAttention, dues_of, last_of
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .init import init_linear
-from .linear import Linear
-from .parts import Due, due_by_image
-from .reuse import unheard
 from .tap import Tap
 
 Slots = Literal["pool", "learned"]
@@ -22,7 +18,7 @@ SlotScale = Literal["learned", "constant"]
 Clustering = Literal["soft", "kmeans"]
 
 
-@register_notrace_module
+@register_notrace_module  # pooling looks at sizes
 class SlotMixer(nn.Module):
     """Cluster a map into slots, attend among the slots, dispatch them back to the map (GLMix eq. 1-4).
 
@@ -34,7 +30,8 @@ class SlotMixer(nn.Module):
         num_heads: heads of the attention among the slots.
         num_slots: how many slots; a square number if they are pooled.
         slots: "pool" averages them from the map, "learned" holds them as parameters.
-        slot_scale: factor of the cosine similarity, "learned" or "constant"; dim ** -0.5 to begin with.
+        slot_scale: factor of the cosine similarity (one over the paper's tau), "learned" or "constant"; it starts at
+            dim ** -0.5 (published code).
         clustering: "soft" or "kmeans" (hard, iterative, starts from the pooled slots, has no scale).
         kmeans_iterations: updates of the centres in "kmeans".
     """
@@ -82,30 +79,17 @@ class SlotMixer(nn.Module):
 
         Args:
             x: map to cluster and to dispatch to, B, H * W, C.
-            source: map that pooled slots are averaged from, B, H * W, C.
+            source: map that pooled slots are averaged from, B, H * W, C: the paper's X for both, but the published code
+                averages the block's input, before norm and position encoding.
             grid: H, W.
 
         Returns:
             Map, B, H * W, C.
         """
-        slots = self.slots(self.initial_slots(source, grid))
+        slots = self.slots(self.initial_slots(source, grid))  # S_init
         self.features(x.unflatten(1, grid))  # views listen; nothing reads the map in this shape
-        slots, dispatch = self.cluster(slots, x)
-        before = halves.cut_off(self._last(slots, x))
-        return dispatch(self.attn(slots)) if before is None else dispatch(self.attn(slots), before)
-
-    def _last(self, slots: Tensor, x: Tensor) -> nn.Module | None:
-        """Return the linear layer whose output is dispatched, where that can sum the gradient of its bias."""
-        serves = self.scale is not None and unheard(self.attn) and cluster_triton.serves(slots, x)
-        return last_of(self.attn) if serves else None
-
-    def dues(self, x: Tensor) -> list[Due]:
-        """Return what gets its gradients in parts where a map B, N, C is mixed."""
-        slots = x[:, :1].expand(-1, self.count, -1)
-        if self.scale is None or not cluster_triton.serves(slots, x):
-            return dues_of(self.attn, x, self.count)
-        before = halves.can_be_cut_off(self._last(slots, x))
-        return dues_of(self.attn, x, self.count) + due_by_image(x, self.scale, before)
+        slots, dispatch = self.cluster(slots, x)  # S
+        return dispatch(self.attn(slots))  # S' and G
 
     def initial_slots(self, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the slots before clustering, B, M, C (GLMix eq. 1)."""
@@ -114,7 +98,7 @@ class SlotMixer(nn.Module):
         return pool_slots(source, grid, self.side)
 
     def cluster(self, slots: Tensor, features: Tensor) -> tuple[Tensor, Dispatch]:
-        """Return clustered slots, B, M, C, and the way back to the positions of features, B, N, C."""
+        """Return clustered slots, B, M, C, and the dispatch to the positions of features, B, N, C (GLMix eq. 2-4)."""
         if self.scale is None:
             return kmeans_cluster(slots, features, self.kmeans_iterations)
         return soft_cluster(slots, features, self.scale)
@@ -135,11 +119,10 @@ class SlotMixer(nn.Module):
         return correspondence(slots, features, self.scale).softmax(dim=2)
 
 
-def self_attention(dim: int, num_heads: int) -> SelfAttention:
+def self_attention(dim: int, num_heads: int) -> Attention:
     """Build multi-head attention over tokens; its packed input projection is initialised as PyTorch's own is."""
-    attention = SelfAttention(dim, num_heads=num_heads, qkv_bias=True)
+    attention = Attention(dim, num_heads=num_heads, qkv_bias=True)
     nn.init.xavier_uniform_(attention.qkv.weight)
     nn.init.zeros_(attention.qkv.bias)
     init_linear(attention.proj)
-    attention.qkv, attention.proj = Linear.like(attention.qkv), Linear.like(attention.proj)
     return attention

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs, register_model, register_notrace_function
 from torch import Tensor, nn
 
 from ..layers.downsample import overlapping_downsample, overlapping_stem, patch_downsample, patch_stem
@@ -253,9 +253,16 @@ class Stage(nn.Module):
         x = self.downsample(x)
         grid = (x.shape[2], x.shape[3])
         x = x.permute(0, 2, 3, 1).contiguous().flatten(1, 2)  # B, H * W, C for the blocks
-        x = run_blocks(self.blocks, x, grid, recompute=self.grad_checkpointing)
-        x = x.unflatten(1, grid).permute(0, 3, 1, 2)
-        return x if isinstance(grid[0], int) else x.contiguous()  # an exporter cannot order strides of symbols
+        return to_map(run_blocks(self.blocks, x, grid, recompute=self.grad_checkpointing), grid)
+
+
+def to_map(x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Return tokens B, H * W, C as a map B, C, H, W."""
+    x = x.unflatten(1, grid).permute(0, 3, 1, 2)
+    return x if isinstance(grid[0], int) else x.contiguous()  # an exporter cannot order strides of symbols
+
+
+register_notrace_function(to_map)  # it looks at sizes
 
 
 def _heads(dims: Sequence[int]) -> tuple[int, ...]:

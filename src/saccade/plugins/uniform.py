@@ -9,7 +9,6 @@ from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..layers.attention import SelfAttention
 from ..layers.broadcast import token_mean
 from ..ranges import require_choice
 from .attach import Handle
@@ -56,7 +55,8 @@ class UniformHead:
 
     def _find(self, host: Host, block: Block) -> Attention:
         attention: Any = getattr(host.model.get_submodule(block.path), "attn", None)
-        if type(attention) not in (Attention, SelfAttention) or _between_heads(attention):
+        kind = getattr(type(attention), "plain", type(attention))  # a replacement names the class that it stands for
+        if kind is not Attention or _between_heads(attention):
             raise HostError(
                 "UniformHead replaces timm's plain attention (a `qkv` and a `proj` layer, nothing that mixes or gates "
                 f"heads); {block.path} of {host.name} has {type(attention).__name__}. If other blocks have it, name "

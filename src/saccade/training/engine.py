@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..files import cache_folder
-from ..kernels.apply import plain_class
-from ..kernels.fused import Fused
+from ..kernels.fused import Fused, plain_class
 
 PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]

@@ -1,16 +1,15 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 
 from saccade.layers import cluster
 from saccade.layers.glmix import Block, GLMix, LocalConv, MapAttention
 from saccade.layers.slots import SlotMixer
 from saccade.models.glnet import GLNet
+from support.clustering import check_clustering, check_empty_features, check_half_precision, check_memory
 from support.golden import part, part_state_dict, relative_error, strided, tensor
 
 GLMIX_PARTS = {
@@ -22,13 +21,6 @@ GLMIX_PARTS = {
     "glmix_const_scale": {"slot_scale": "constant"},
 }
 BLOCK_OPTIONS = ("pos_conv", "conv_mlp", "mlp_ratio", "layer_scale")
-
-
-def textbook(slots: Tensor, features: Tensor, scale: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
-    """GLMix eq. 2-4 as written: correspondence, softmax over positions, softmax over slots."""
-    logits = scale * F.normalize(slots, dim=-1) @ F.normalize(features, dim=-1).mT  # B, M, N
-    clustered = logits.softmax(-1) @ features
-    return logits.mT.softmax(-1) @ transform(clustered)
 
 
 def load_published(block: nn.Module, state_dict: dict[str, Tensor]) -> nn.Module:
@@ -99,135 +91,32 @@ def test_attention_block_equals_published_token_version() -> None:
     assert relative_error(block(tokens, (6, 7)), want["out"]) < 1e-12
 
 
-FORMS = {"direct": cluster._soft_direct, "by_positions": cluster._soft_by_positions, "fused": cluster._soft_fused}
-
-
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("positions", [1, 30, 77, 80])
-@pytest.mark.parametrize("large", [50, cluster.LARGE_MAP])
-def test_soft_clustering_equals_textbook_with_gradients(
-    form: str, positions: int, large: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "LARGE_MAP", large)
-    generator = torch.Generator().manual_seed(positions)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    inputs = [random(2, 9, 12), random(2, positions, 12), torch.tensor(3.0, dtype=torch.float64), random(12, 12)]
-    for value in inputs:
-        value.requires_grad_()
-    slots, features, scale, weight = inputs
-    want = textbook(slots, features, scale, lambda s: s @ weight)
-    clustered, dispatch = FORMS[form](slots, features, scale)
-    got = dispatch(clustered @ weight)
-    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
-    with torch.no_grad():
-        clustered, dispatch = FORMS[form](slots, features, scale)
-        torch.testing.assert_close(dispatch(clustered @ weight), want, rtol=1e-11, atol=1e-11)
-    grad = random(*want.shape)
-    for ours, theirs in zip(
-        torch.autograd.grad(got, inputs, grad), torch.autograd.grad(want, inputs, grad), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+def test_soft_clustering_equals_textbook_with_gradients(positions: int) -> None:
+    check_clustering(cluster.soft_cluster, positions)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_empty_features_give_finite_gradients(form: str) -> None:
-    slots, features = torch.zeros(1, 4, 8, requires_grad=True), torch.zeros(1, 6, 8, requires_grad=True)
-    clustered, dispatch = FORMS[form](slots, features, torch.tensor(4.0))
-    dispatch(clustered).sum().backward()
-    assert slots.grad is not None
-    assert slots.grad.isfinite().all()
-    assert features.grad is not None
-    assert features.grad.isfinite().all()
+def test_empty_features_give_finite_gradients() -> None:
+    check_empty_features(cluster.soft_cluster)
 
 
-def saved_bytes(function: Callable[[], Any]) -> int:
-    """Bytes of distinct storage that autograd keeps for backward."""
-    kept: dict[int, Tensor] = {}
-
-    def pack(x: Tensor) -> Tensor:
-        kept[x.untyped_storage().data_ptr()] = x
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        result = function()
-    del result
-    return sum(x.untyped_storage().nbytes() for x in kept.values())
-
-
-@pytest.mark.parametrize(
-    ("form", "dim", "dtype"),
-    [
-        ("direct", 64, torch.float32),
-        ("direct", 128, torch.float32),
-        ("direct", 512, torch.float32),
-        ("direct", 512, torch.bfloat16),
-        ("fused", 64, torch.bfloat16),
-        ("fused", 96, torch.bfloat16),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-def test_clustering_keeps_no_more_for_backward_than_textbook(form: str, dim: int, dtype: torch.dtype) -> None:
-    slots, features = torch.randn(1, 64, dim, dtype=dtype), torch.randn(1, 784, dim, dtype=dtype, requires_grad=True)
-    scale = torch.tensor(4.0, dtype=dtype, requires_grad=True)
-
-    def run() -> Tensor:
-        clustered, dispatch = FORMS[form](slots, features, scale)
-        return dispatch(clustered)
-
-    assert saved_bytes(run) <= saved_bytes(lambda: textbook(slots, features, scale, lambda s: s))
+def test_half_precision_stays_close_where_squares_overflow(dtype: torch.dtype, tolerance: float) -> None:
+    check_half_precision(cluster.soft_cluster, dtype, tolerance)
 
 
-def test_fused_attention_is_chosen_on_cuda_in_half_precision_for_large_narrow_maps_only() -> None:
-    assert not cluster.fusable(torch.empty(1, 1024, 64, dtype=torch.bfloat16))
-    with FakeTensorMode():
-
-        def chosen(dim: int, dtype: torch.dtype, positions: int = 1024) -> bool:
-            return cluster.fusable(torch.empty(1, positions, dim, dtype=dtype, device="cuda"))
-
-        assert chosen(64, torch.bfloat16)
-        assert chosen(128, torch.float16)
-        assert not chosen(256, torch.bfloat16)
-        assert not chosen(64, torch.float32)
-        assert not chosen(64, torch.bfloat16, positions=256)
-
-
-def test_slots_pooled_by_means_on_a_gpu_have_the_shape_of_adaptive_pooling() -> None:
-    with FakeTensorMode():
-        for grid in ((16, 8), (14, 9)):
-            x = torch.empty(2, grid[0] * grid[1], 5, device="cuda")
-            assert cluster.pool_slots(x, grid, 4).shape == (2, 16, 5)
-
-
-def test_means_of_whole_cells_equal_adaptive_pooling() -> None:
-    x = torch.randn(2, 16 * 8, 5, dtype=torch.float64)
-    torch.testing.assert_close(cluster.average_cells(x, (16, 8), 4), cluster.pool_slots(x, (16, 8), 4))
-
-
-@pytest.mark.parametrize("grid", [(14, 14), (13, 17), (5, 6), (1, 1)])
-def test_means_by_a_product_equal_adaptive_pooling_with_their_gradient(grid: tuple[int, int]) -> None:
-    x = torch.randn(2, grid[0] * grid[1], 5, dtype=torch.float64, requires_grad=True)
-    want, got = cluster.pool_slots(x, grid, 8), cluster.average_by_product(x, grid, 8)
-    torch.testing.assert_close(got, want)
-    weight = torch.randn_like(want)
-    gradients = [torch.autograd.grad((out * weight).sum(), x)[0] for out in (got, want)]
-    torch.testing.assert_close(*gradients)
-
-
-def test_means_by_a_product_in_half_precision_point_where_the_exact_ones_do() -> None:
-    x = torch.randn(2, 196, 64)
-    got = cluster.average_by_product(x.bfloat16(), (14, 14), 8).float()
-    want = cluster.average_by_product(x.bfloat16().float(), (14, 14), 8)
-    assert float(1 - F.cosine_similarity(got, want, dim=-1).min()) < 1e-5
+@pytest.mark.parametrize(("dim", "dtype"), [(64, torch.float32), (512, torch.float32), (512, torch.bfloat16)])
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_clustering_keeps_no_more_for_backward_than_textbook(dim: int, dtype: torch.dtype) -> None:
+    check_memory(cluster.soft_cluster, dim, dtype)
 
 
 @pytest.mark.parametrize("size", [(56, 56), (13, 17), (8, 9), (7, 9), (5, 6), (1, 3), (1, 1)])
 @pytest.mark.parametrize("side", [3, 8])
 def test_pooling_matrices_equal_adaptive_pooling(size: tuple[int, int], side: int) -> None:
     x = torch.randn(2, *size, 4, dtype=torch.float64)
-    rows, columns = cluster._cells(size[0], side, x), cluster._cells(size[1], side, x)
+    rows, columns = cluster.cell_weights(size[0], side, x), cluster.cell_weights(size[1], side, x)
     got = torch.einsum("ih,bhwc,jw->bijc", rows, x, columns).flatten(1, 2)
     torch.testing.assert_close(got, cluster.pool_slots(x.flatten(1, 2), size, side), rtol=1e-12, atol=1e-12)
 
@@ -401,20 +290,6 @@ def test_local_window_attends_inside_its_window_only() -> None:
     reach = x.grad[0].abs().sum(-1).nonzero()
     assert reach.min(0).values.tolist() == [4, 4]
     assert reach.max(0).values.tolist() == [7, 7]
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-def test_half_precision_stays_close_where_squares_overflow(form: str, dtype: torch.dtype, tolerance: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    slots, features = (300 * torch.randn(1, n, 32, generator=generator) for n in (16, 144))
-    results = []
-    for kind in (torch.float32, dtype):
-        clustered, dispatch = FORMS[form](slots.to(kind), features.to(kind), torch.tensor(5.0, dtype=kind))
-        results.append(dispatch(clustered))
-    assert results[1].dtype == dtype
-    assert relative_error(results[1], results[0]) < tolerance
 
 
 @pytest.mark.parametrize("scale", [0.1, -3.0, 25.0, 300.0])

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from timm.models import create_feature_extractor
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 from torch.export import Dim, export
@@ -479,3 +480,13 @@ def test_drawn_box_lies_on_the_last_grid_at_any_size(style: str, size: tuple[int
 def test_token_labelling_needs_its_classifier() -> None:
     with pytest.raises(ValueError, match="token_label=True"):
         tiny().forward_token_label(images(2, 3, 32, 32))
+
+
+@pytest.mark.parametrize("options", [{}, PATCHES])
+def test_a_traced_model_answers_with_the_bits_of_the_eager_one(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = GLNet(**TINY, **options).eval()
+    x = torch.randn(2, 3, 96, 80)
+    traced = create_feature_extractor(model, {"head": "logits"})
+    with torch.no_grad():
+        assert torch.equal(traced(x)["logits"], model(x))

@@ -5,7 +5,7 @@ it; rows of a matrix stay as they are. Transitions are linear in inference, and 
 their norm: behind the pooling they see a quarter of the positions, and the block's output is never made.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from ...layers.padding import pad_to
 from ...layers.token_embed import DenseBlock, DenseNetEmbed, Transition
+from ..compiling import compiles_for_gpu
 from ..fused import Fused
 from ..ops.moments import Moments
 from ..ops.positions import as_map, rows
 from ..ops.row_product import RowProduct
-from .dense_parts import as_products_read, compiles_for_gpu, folded, has_norms, is_exporting, stages, track
+from ..precision import as_products_read, convert
+from .dense_parts import folded, has_norms, stages, track
 
 GROUP = 3  # new pieces that later layers read side by side
 JOINED = 8  # inputs of a concatenation that Inductor joins in one kernel
@@ -38,7 +40,7 @@ class FusedDenseNetEmbed(Fused, DenseNetEmbed):
 
     def takes(self, x: Tensor) -> bool:
         """Whether there are images on a GPU; a tracer's stand-in cannot say."""
-        return type(x) is Tensor and x.is_cuda and len(x) > 0 and not is_exporting() and not torch.jit.is_tracing()
+        return type(x) is Tensor and x.is_cuda and len(x) > 0 and not torch.jit.is_tracing()
 
     def fused(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H, W."""
@@ -107,11 +109,6 @@ def product(x: Tensor, weight: Tensor, *, parts: int) -> Tensor:
 def converts_at_once(x: Tensor) -> bool:
     """Whether a block's weights are converted in one kernel: in inference under autocast, compiled for a GPU."""
     return not torch.is_grad_enabled() and compiles_for_gpu(x) and torch.is_autocast_enabled("cuda")
-
-
-def convert(tensors: Iterable[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return tensors in another precision; what is done to a list is compiled to one kernel, the conversion with it."""
-    return tuple(x.to(dtype) for x in torch._foreach_mul(tuple(tensors), 1.0))
 
 
 def pooled_transition(pieces: Sequence[Tensor], transition: Transition) -> Tensor | None:

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...layers.token_embed import Stem
+from ..compiling import HALVES, compiles_for_gpu, trains_on_gpu
 from ..fused import Fused
 from ..ops.max_pool import MaxPool
-from .dense_parts import as_products_read, compiles_for_gpu
+from ..precision import as_products_read
 
 
 class FusedStem(Fused, Stem):
@@ -39,7 +40,7 @@ class FusedStem(Fused, Stem):
         x, weight = aligned(x, conv.weight) if conv.groups == 1 else (x, conv.weight)
         x = F.conv2d(x, weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
         for pool in pools:
-            x = pool(x)
+            x = MaxPool.apply(x) if trains_on_gpu(x) and halves(pool) else pool(x)
         return x + cast(Tensor, conv.bias).to(x.dtype).view(-1, 1, 1)
 
 
@@ -51,27 +52,12 @@ def aligned(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() or not compiles_for_gpu(x):
         return x, weight
     x = as_products_read(x)
-    more = -x.shape[1] % 8 if x.dtype in (torch.float16, torch.bfloat16) else 0
+    more = -x.shape[1] % 8 if x.dtype in HALVES else 0
     return F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, 0, 0, 0, 0, more))
 
 
-class FusedMaxPool(Fused, nn.MaxPool2d):
-    """Max pooling of 3x3 cells to half the side, which a compiler makes one plain kernel of, and of its gradient."""
-
-    plain = nn.MaxPool2d
-
-    @classmethod
-    def refuses(cls, module: nn.MaxPool2d) -> str | None:
-        """Why this pooling cannot be replaced, or None."""
-        if module.ceil_mode or module.return_indices:
-            return "it rounds up or returns indices"
-        shape = (module.kernel_size, module.stride, module.padding, module.dilation)
-        return None if shape == (3, 2, 1, 1) else "it does not pool 3x3 cells to half the side"
-
-    def takes(self, x: Tensor) -> bool:
-        """Whether training is being compiled for a GPU."""
-        return compiles_for_gpu(x) and torch.is_grad_enabled()
-
-    def fused(self, x: Tensor) -> Tensor:
-        """Return maps of half the side."""
-        return MaxPool.apply(x)
+def halves(pool: nn.Module) -> bool:
+    """Whether a module is the max pooling that `MaxPool` is."""
+    if type(pool) is not nn.MaxPool2d or pool.ceil_mode or pool.return_indices:
+        return False
+    return (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (3, 2, 1, 1)

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from saccade.layers.exporting import is_constant, shared_memory
+from saccade.kernels.compiling import is_constant, shared_memory
 
 
 def test_compiled_code_takes_the_gpus_shared_memory_for_a_constant(monkeypatch):

@@ -11,7 +11,7 @@ from __future__ import annotations  # `tl` is not there yet when the kernels are
 import functools
 from typing import Any
 
-from .triton_language import triton_for
+from .language import triton_for
 
 tl: Any = None  # triton.language, from the first use of a kernel on
 

@@ -1,11 +1,11 @@
-"""The GPU kernels of `cluster_triton`: a program holds all slots of an image and goes through its positions."""
+"""The GPU kernels of `ops/cluster.py`: a program holds all slots of an image and goes through its positions."""
 
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
 
 import functools
 from typing import Any
 
-from .triton_language import triton_for
+from .language import triton_for
 
 tl: Any = None  # triton.language, from the first use of a kernel on
 

@@ -5,6 +5,7 @@ Kernels are plain functions until one of them is used, so that importing this pa
 
 import importlib.metadata
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,11 @@ def triton_for(space: dict[str, Any], *called: Callable[..., Any]) -> Any:
     for function in called:
         space[function.__name__] = triton.jit(function)
     return triton
+
+
+def launchable(kernel: Any) -> Any:
+    """Return a kernel for an operator to launch: as a compiler sees it, or itself in Triton's interpreter."""
+    return kernel if os.environ.get("TRITON_INTERPRET") == "1" else torch.library.wrap_triton(kernel)
 
 
 def tile_side(length: int) -> int:
