@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -34,8 +32,8 @@ class Handle:
         """Give every module its class back, unless something else has changed it since."""
         for module, before, replacement in reversed(self.swapped):
             if isinstance(module, replacement):  # a class derived since, as by FSDP, gets its own plain one
-                kind: Any = type(module)
-                module.__class__ = before if kind is replacement else plain_class(kind)
+                kind = type(module)
+                module.__class__ = before if kind is replacement else plain_class(kind)  # type: ignore[assignment]
         self.swapped.clear()
         self.names = self.workarounds = ()
 

@@ -56,7 +56,7 @@ def test_fused_attention_is_chosen_on_cuda_in_half_precision_for_large_narrow_ma
 
 
 def test_slots_pooled_by_means_on_a_gpu_have_the_shape_of_adaptive_pooling():
-    mixer = slots.PooledSlots(5, num_heads=1, num_slots=16)
+    mixer = slots.FusedSlotMixer(5, num_heads=1, num_slots=16)
     with FakeTensorMode():
         for grid in ((16, 8), (14, 9)):
             x = torch.empty(2, grid[0] * grid[1], 5, device="cuda")
@@ -89,7 +89,7 @@ def test_means_by_a_product_in_half_precision_point_where_the_exact_ones_do():
 def test_clustering_by_kernels_equals_textbook_with_gradients(monkeypatch, positions):
     called = by_references(monkeypatch)
     monkeypatch.setattr(operators, "serves", lambda *_: True)
-    mixer = slots.GatheredSlots(12, num_heads=1, num_slots=9)
+    mixer = slots.FusedSlotMixer(12, num_heads=1, num_slots=9)
     del mixer.scale
 
     def form(given, features, scale):

@@ -24,7 +24,8 @@ MOST_LINES, MOST_LINES_IN_ALL = 200, 3000  # of a file in layers/, and of the fo
 KEEP = "detection's suppression that a CUDA graph can capture: a capability, and an operator beside its reference"
 EXCEPTIONS = {
     ("layers/numerics.py", "is_autocast_enabled"): "precision guards have to know what autocast does to products",
-    ("layers/svpn.py", "_ByEigen"): "exact svPN: the gradient of the eigendecomposition is the paper's",
+    ("layers/svpn.py", "PowerByEigenvectors"): "exact svPN: a gradient that is finite at equal values is the paper's",
+    ("layers/svpn_products.py", "SquareRootByProducts"): "the same for graphs that have no eigendecomposition",
     ("tasks/detection/keep_triton.py", "torch.library"): KEEP,
     ("tasks/detection/keep_triton.py", "triton"): KEEP,
     ("tasks/detection/keep_triton.py", "is_cuda"): KEEP,
