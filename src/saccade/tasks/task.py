@@ -49,6 +49,8 @@ class Task(nn.Module):
         primary: name of the metric that a run is judged by.
         running: names of what `follow` counts while training.
         output: what the raw answer is called in an exported graph.
+        asked_by: options by which a trained model is asked, of a task that tells; None leaves it open.
+        read_by: options by which samples are read.
         outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
@@ -67,6 +69,8 @@ class Task(nn.Module):
     output: ClassVar[str] = "output"
     outputs_key: ClassVar[str] = "outputs"
     Options: ClassVar[type] = NoOptions
+    asked_by: ClassVar[tuple[str, ...] | None] = None
+    read_by: ClassVar[tuple[str, ...]] = ()
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
@@ -232,6 +236,11 @@ class Task(nn.Module):
         task = cls(model, **cls.arguments(spec, options, loss, Counts(counts, total)))
         task.spec, task.primary = spec, cls.primary_of(spec)  # type: ignore[misc]
         return task
+
+    @classmethod
+    def options_of(cls, spec: InputSpec) -> Any:
+        """Return the options that the spec of a trained model keeps, with the defaults of others."""
+        return cls.Options()
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:

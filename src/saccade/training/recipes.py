@@ -11,12 +11,13 @@ from typing import Any
 from ..building import parse_plugin, resolve_name
 from ..config import ConfigError, TrainConfig, drop_retired, nearest, overlay, read_yaml
 from ..data.table import parse_columns
+from ..registry import name_of
 from ..starting import model_of
 from ..tasks import Task
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 from .defaults import SAY_STRENGTH
-from .overrides import ADDED, INSTEAD, dotted, lay_over, name_of
+from .overrides import ADDED, INSTEAD, dotted, lay_over
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {

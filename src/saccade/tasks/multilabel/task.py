@@ -52,6 +52,7 @@ class Multilabel(Task):
     output = "logits"
     outputs_key = "labels"
     Options = MultilabelOptions
+    asked_by, read_by = (), ("columns",)
     page = MultilabelPage
 
     positive_weights: Tensor | None
