@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config import TrainConfig, flatten, overlay
+from ..config import ModelConfig, TrainConfig, flatten, overlay
 from ..data.feed import Batch, Feed, sample_keys
 from ..data.open import Data
 from ..data.source import Stream
+from ..files import fingerprint
 from ..runs import RunError
+from ..starting import weights_file
 from ..tasks import Task
+from ..tasks.hosting import PREFIX
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, find_task, open_samples
 from ..training.engine import describe_kind, repeated_blocks
@@ -61,6 +64,7 @@ class ArmSnapshot:
     metrics: tuple[MetricSpec, ...]  # what its answers are judged by
     primary: str  # name of the one that counts
     notes: tuple[str, ...]  # what building it had to say
+    beside: dict[str, str]  # what tells apart the weights that it starts from, and what it learns from
 
 
 class DataCache:
@@ -113,7 +117,19 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
         metrics=parts.metrics,
         primary=parts.primary.name,
         notes=(*data.notes, *spec.notes),
+        beside=task.learns_from() | _starts_from(resolved.model, choice),
     )
+
+
+def _starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
+    """Return what tells the files of weights that a model starts from."""
+    if choice.kind.builds(model.name):
+        folder = Path(model.name.removeprefix(PREFIX)).expanduser()
+        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    else:
+        file = weights_file(model)
+        files = [] if file is None else [file]
+    return {"the weights that it starts from": fingerprint(*files)} if files else {}
 
 
 def count_macs(task: Task, batch: Batch) -> int | None:
@@ -174,13 +190,19 @@ def unchanged(
     kept = dict(known)
     for key, (one, goes_on) in snapshots.items():
         precision = one.config.engine.precision
-        found = {"train": one.train.fingerprint, "val": one.val.fingerprint, "precision": precision}
-        before = kept.setdefault(key, found)
+        found: dict[str, Any] = {"train": one.train.fingerprint, "val": one.val.fingerprint, "precision": precision}
+        before = kept.setdefault(key, found | ({"beside": one.beside} if one.beside else {}))
         if goes_on and before.get("precision", precision) != precision:  # comparisons begun earlier do not say
             raise RunError(
                 f"the comparison in {folder} was begun in {before['precision']} and would go on in {precision} on this "
                 "device; its runs cannot be compared with new ones. Resume it on a device like the first one by "
                 "--device, or name another folder by --out"
+            )
+        other = [what for what, was in before.get("beside", {}).items() if one.beside.get(what) != was]
+        if goes_on and other:
+            raise RunError(
+                f"{' and '.join(other)} is another than when the comparison in {folder} was begun; its runs cannot be "
+                "compared with new ones. Put it back, or name another folder by --out"
             )
         if any(before[name] != found[name] for name in ("train", "val")):
             raise RunError(

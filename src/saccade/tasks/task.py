@@ -280,6 +280,10 @@ class Task(nn.Module):
         """Return what the model answers to a batch's inputs."""
         return self.model(batch["image"])
 
+    def learns_from(self) -> dict[str, str]:
+        """Return what tells apart whatever the task learns from beside the samples, by what to call it."""
+        return {}
+
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:

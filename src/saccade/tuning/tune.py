@@ -20,7 +20,7 @@ from ..runs import hold, require_apart
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
 from ..training.loop import Interrupted
-from ..training.overrides import ADDED, dotted, names_of
+from ..training.overrides import ADDED, names_of
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
@@ -89,6 +89,7 @@ def tune(
     since = time.monotonic() if since is None else since
     seconds = parse_duration(budget)
     given = gather_settings(
+        settings,
         data=data,
         task=task,
         model=model,
@@ -99,7 +100,7 @@ def tune(
         img_size=img_size,
         device=device,
         workers=workers,
-    ) | dotted(settings or {})
+    )
     config = configure(recipe, given)
     request = _request(config, given, seconds)
     path = Path(out or Path("runs") / f"tune-{Path(config.model.name).name}-{_digest(request)}").expanduser()
