@@ -11,20 +11,17 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config import ModelConfig, TrainConfig, flatten, overlay
+from ..config import TrainConfig, flatten, overlay
 from ..data.feed import Batch, Feed, sample_keys
 from ..data.open import Data
 from ..data.source import Stream
-from ..files import fingerprint
 from ..runs import RunError
-from ..starting import weights_file
 from ..tasks import Task
-from ..tasks.hosting import PREFIX
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, find_task, open_samples
 from ..training.engine import describe_kind, repeated_blocks
 from ..training.parallel import Alone
-from ..training.setup import Parts, assemble, limit_samples, resolve
+from ..training.setup import Parts, assemble, limit_samples, resolve, starts_from
 from ..wording import count_of
 from .arms import changed
 
@@ -117,19 +114,8 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
         metrics=parts.metrics,
         primary=parts.primary.name,
         notes=(*data.notes, *spec.notes),
-        beside=task.learns_from() | _starts_from(resolved.model, choice),
+        beside=task.learns_from() | starts_from(resolved.model, choice),
     )
-
-
-def _starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
-    """Return what tells the files of weights that a model starts from."""
-    if choice.kind.builds(model.name):
-        folder = Path(model.name.removeprefix(PREFIX)).expanduser()
-        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    else:
-        file = weights_file(model)
-        files = [] if file is None else [file]
-    return {"the weights that it starts from": fingerprint(*files)} if files else {}
 
 
 def count_macs(task: Task, batch: Batch) -> int | None:

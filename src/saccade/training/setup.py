@@ -6,13 +6,14 @@ import math
 import multiprocessing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..building import build_model, build_task
-from ..config import ConfigError, TrainConfig, overlay, short
+from ..config import ConfigError, ModelConfig, TrainConfig, overlay, short
 from ..data.draws import Order, part, steps_of_epoch
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
@@ -22,9 +23,11 @@ from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.split import abbreviate
 from ..data.validation import Validation
+from ..files import fingerprint
 from ..spawning import cores
-from ..starting import Known, known_of
+from ..starting import Known, known_of, weights_file
 from ..tasks import MetricSpec, Task
+from ..tasks.hosting import PREFIX as HOSTED
 from ..tasks.opening import TaskChoice
 from ..weights import describe
 from .defaults import (
@@ -208,6 +211,17 @@ def beside_of(task: Task, spec: InputSpec) -> dict[str, Any]:
         "new": None if new is None else _digest(sorted(new)),
         "spec": _facts(spec.to_dict()),
     }
+
+
+def starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
+    """Return what tells apart the files of weights that a model starts from, by what to call them."""
+    if choice.kind.builds(model.name):
+        folder = Path(model.name.removeprefix(HOSTED)).expanduser()
+        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    else:
+        file = weights_file(model)
+        files = [] if file is None else [file]
+    return {"the weights that it starts from": fingerprint(*files)} if files else {}
 
 
 def _facts(values: Mapping[str, Any], prefix: str = "", depth: int = 4) -> dict[str, str]:
