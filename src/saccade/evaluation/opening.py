@@ -97,8 +97,8 @@ def open_models(
         loaded = open_model(opened, device=device)
         loaded.model.eval().requires_grad_(False)  # attacks need only the images' gradient
         trained_as = None if loaded.folder is None else Run(loaded.folder).config().task
-        known = trained_as or loaded.spec.task
-        asked_as = known if task is None else combine(known, task) or known
+        usual = trained_as or loaded.spec.task
+        asked_as = usual if task is None else combine(usual, task) or usual
         choice = choose_task(asked_as)
         if choice.kind is not loaded.task:
             raise EvaluationError(f"task={task} was given, and {target} was trained for the task {loaded.spec.task}")
