@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 import warnings
@@ -17,6 +18,7 @@ from .wording import is_number
 
 ConfigT = TypeVar("ConfigT")
 TEXT_CHARS, VALUES = 2**20, 100_000  # of a text of settings
+INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class Retired(NamedTuple):
@@ -267,11 +269,25 @@ def read_yaml(text: str, *, source: str) -> dict[str, Any]:
     return values
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 010 and 1:30 as they are written, a text: YAML 1.1 takes them for 8 and for 90."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag not in (INT, FLOAT)]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+WHOLE = r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)\Z"
+BROKEN = r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?\Z|[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z"
+_Loader.add_implicit_resolver(INT, re.compile(WHOLE), list("-+0123456789"))
+_Loader.add_implicit_resolver(FLOAT, re.compile(BROKEN), list("-+0123456789."))
+
+
 def _load(text: str, complaint: str) -> Any:
     if len(text) > TEXT_CHARS:
         raise ConfigError(f"{complaint}: it has {len(text)} characters; settings have at most {TEXT_CHARS}")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None

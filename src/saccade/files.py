@@ -1,5 +1,6 @@
 """Files and folders that are on the disk whole or not at all, errors where they cannot be, free names, safe opening."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 RECORD = 2**30  # bytes of a JSON file
+PART = 2**24  # bytes that are read at a time
 
 
 class WriteError(OSError):
@@ -67,6 +69,16 @@ def read_small(path: Path, *, most: int) -> bytes:
         if size > most:
             raise ValueError(f"{path} has {size} bytes, and at most {most} are read of such a file; see what it is")
         return file.read(most)
+
+
+def fingerprint(*files: Path) -> str:
+    """Return what tells the content of files from others."""
+    found = hashlib.sha256()
+    for path in files:
+        with open_regular(path) as file:
+            while part := file.read(PART):
+                found.update(part)
+    return found.hexdigest()
 
 
 def physical_memory() -> int:

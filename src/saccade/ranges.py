@@ -169,7 +169,11 @@ def try_value(value: Any, hint: Any) -> Any:
         items = [try_value(item, args[0]) for item in value]
         return NO if any(item is NO for item in items) else items
     if origin is dict:
-        return dict(value) if isinstance(value, Mapping) else NO
+        if not isinstance(value, Mapping):
+            return NO
+        kinds = args or (Any, Any)
+        pairs = [(try_value(name, kinds[0]), try_value(one, kinds[1])) for name, one in value.items()]
+        return NO if any(part is NO for pair in pairs for part in pair) else dict(pairs)
     if hint is type(None):
         return None if value is None else NO
     if hint is float:

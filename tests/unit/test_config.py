@@ -264,3 +264,29 @@ def test_a_few_aliases_are_taken():
 def test_a_text_too_long_for_settings_is_not_read():
     with pytest.raises(ConfigError, match="characters; settings have at most"):
         read_yaml("a: [" + "1," * 2_000_000 + "]", source="it")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("010", 10), ("08", 8), ("0", 0), ("+5", 5), ("0x10", 16), ("1_000", 1000), ("1e3", 1000), ("5", 5)],
+)
+def test_whole_numbers_are_what_people_read(text, value):
+    assert overlay(TrainConfig(), parse_settings([f"seed={text}"])).seed == value
+
+
+def test_a_recipes_number_with_a_leading_zero_is_refused_and_not_read_to_the_base_of_eight():
+    with pytest.raises(ConfigError, match="seed = '010'"):
+        overlay(TrainConfig(), read_yaml("seed: 010", source="a recipe"))
+
+
+@pytest.mark.parametrize("text", ["1:30", "1:30.5", "-1:30"])
+def test_minutes_and_seconds_are_no_number(text):
+    assert read_value(text) == text
+    with pytest.raises(ConfigError, match=r"optim\.batch_size"):
+        overlay(TrainConfig(), parse_settings([f"optim.batch_size={text}"]))
+
+
+@pytest.mark.parametrize("columns", [{"label": True}, {"label": ["a"]}, {1: "a"}])
+def test_columns_are_named_by_texts(columns):
+    with pytest.raises(ConfigError, match=r"data\.columns"):
+        overlay(TrainConfig(), {"data.columns": columns})

@@ -57,17 +57,26 @@ NAMED: dict[str, dict[str, list[Any]]] = {
         "centring": ["none", "channel"], "normalization": ["none", "layer_norm"],
         "pooling": ["none"], "class_token": ["none"], "start": ["ones"],
         "hidden_dim": [8], "num_prefix_tokens": [2], "rep_drop": [0.3], "drop_rate": [0.1],
+        "attn_drop_rate": [0.1], "drop_path_rate": [0.1],
     },
     "glnet_nano": {
         "num_slots": [9], "kernel_size": [3], "window_size": [3], "layer_scale": [1e-4], "patch": [2],
-        "global_pool": ["max"], "kmeans_iterations": [2],
+        "global_pool": ["max"], "kmeans_iterations": [2], "mlp_ratio": [2.0],
+        "drop_rate": [0.1], "drop_path_rate": [0.1],
     },
     "nommer_tiny": {
         "temperature": [0.5], "candidates": [["cnn", "window"]], "synergistic": [[True, True, True, True]],
         "global_pool": ["avg"], "window_size": [4], "dct_sizes": [[4, 4, 2, 1]],
+        "mlp_ratios": [[1.0, 2.0, 2.0, 1.0]], "cnn_reduction": [2], "drop_rate": [0.1], "drop_path_rate": [0.1],
     },
-    "cvt_13": {"kv_stride": [1], "mlp_ratio": [[1.0, 2.0, 3.0]]},
-    "t2t_vit_7": {"global_pool": ["avg"], "token_drop_rate": [0.0], "mlp_ratio": [1.5]},
+    "cvt_13": {
+        "kv_stride": [1], "mlp_ratio": [[1.0, 2.0, 3.0]], "global_pool": ["avg"],
+        "drop_rate": [0.1], "drop_path_rate": [0.1],
+    },
+    "t2t_vit_7": {
+        "global_pool": ["avg"], "token_drop_rate": [0.0], "mlp_ratio": [1.5],
+        "drop_rate": [0.1], "attn_drop_rate": [0.1], "drop_path_rate": [0.1],
+    },
 }  # fmt: skip
 VIT = {"embed_dim": 16, "depth": 2, "num_heads": 2, "patch_size": 8}
 PLUGIN_VALUES: dict[str, dict[str, list[Any]]] = {
@@ -78,8 +87,11 @@ PLUGIN_VALUES: dict[str, dict[str, list[Any]]] = {
     "broadcast": {"layers": [[0]]},
     "squeeze": {"reduction": [2], "layers": [[0]]},
     "uniform": {"layers": [[0]]},
-    "extra_block": {"num_heads": [1], "mlp_ratio": [1.5]},
+    "extra_block": {"num_heads": [1], "mlp_ratio": [1.5], "position": [1]},
+    "token_embedding": {"path": ["patch_embed.proj"], "dim": [16], "stride": [8]},
 }  # fmt: skip
+OF_THE_DATA = {"img_size", "num_classes", "in_chans"}  # which the spec beside the weights gives
+NO_CLASSIFIER = {("sot_7", "global_pool")}  # an option of models without classes alone
 NOT_OF_A_VIT = [("tokens", "image"), ("tokens", "text"), ("spare_pyramid", True)]
 SMALL_HEADS = {"width": 32, "inner": 32, "depth": 1, "convs": 1}
 TRAINING: dict[str, Any] = {
@@ -148,6 +160,17 @@ def test_every_option_that_is_named_is_found(name):
     for option, values in NAMED[name].items():
         assert all(takes(value, allowed[option]) for value in values), option
     assert not {"checkpoint_path", "pretrained", "pretrained_cfg", "cache_dir"} & allowed.keys()
+
+
+def test_no_option_is_left_without_a_case():
+    for name, (made, small) in SMALL.items():
+        hints = option_hints(made)
+        asked = {option for option, _ in values_of(hints, NAMED[name])} | small.keys() | OF_THE_DATA
+        assert {option for option in hints if option not in asked} == {o for n, o in NO_CLASSIFIER if n == name}, name
+    for name, made in PLUGINS.items():
+        if not (isinstance(made, type) and issubclass(made, Task)):
+            hints = option_hints(made)
+            assert hints.keys() <= {o for o, _ in values_of(hints, PLUGIN_VALUES.get(name, {}))} | OF_THE_DATA, name
 
 
 @pytest.mark.parametrize(("name", "option", "value"), cases())

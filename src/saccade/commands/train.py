@@ -97,7 +97,7 @@ def run(args: Args) -> int:
     plugins = [part for text in args.plugin or [] for part in text.split("+")]
     if args.print_config:
         short = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
-        print(to_yaml(configure(args.recipe, gather_settings(**short, plugins=plugins) | settings)), end="")
+        print(to_yaml(configure(args.recipe, gather_settings(settings, **short, plugins=plugins))), end="")
         return 0
     try:
         run_training(args.data, **args.given_to(run_training, plugins=plugins, settings=settings))

@@ -98,10 +98,10 @@ class Request:
     def shared(self) -> dict[str, Any]:
         """The settings of all arms by dotted name."""
         given = {name: getattr(self, name) for name in SHORT_FLAGS if hasattr(self, name)}
-        short = gather_settings(**given | {"checkpoint": None if self.checkpoint is None else str(self.checkpoint)})
+        given["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
         if "seed" in (self.settings or {}):
             raise ConfigError("the setting seed was given; a comparison has several: give seeds=[...]")
-        return short | dict(self.settings or {})
+        return gather_settings(self.settings, **given)
 
     @cached_property
     def record(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, find_task, open_samples
 from ..training.engine import describe_kind, repeated_blocks
 from ..training.parallel import Alone
-from ..training.setup import Parts, assemble, limit_samples, resolve
+from ..training.setup import Parts, assemble, limit_samples, resolve, starts_from
 from ..wording import count_of
 from .arms import changed
 
@@ -61,6 +61,7 @@ class ArmSnapshot:
     metrics: tuple[MetricSpec, ...]  # what its answers are judged by
     primary: str  # name of the one that counts
     notes: tuple[str, ...]  # what building it had to say
+    beside: dict[str, str]  # what tells apart the weights that it starts from, and what it learns from
 
 
 class DataCache:
@@ -113,6 +114,7 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
         metrics=parts.metrics,
         primary=parts.primary.name,
         notes=(*data.notes, *spec.notes),
+        beside=task.learns_from() | starts_from(resolved.model, choice),
     )
 
 
@@ -174,13 +176,19 @@ def unchanged(
     kept = dict(known)
     for key, (one, goes_on) in snapshots.items():
         precision = one.config.engine.precision
-        found = {"train": one.train.fingerprint, "val": one.val.fingerprint, "precision": precision}
-        before = kept.setdefault(key, found)
+        found: dict[str, Any] = {"train": one.train.fingerprint, "val": one.val.fingerprint, "precision": precision}
+        before = kept.setdefault(key, found | ({"beside": one.beside} if one.beside else {}))
         if goes_on and before.get("precision", precision) != precision:  # comparisons begun earlier do not say
             raise RunError(
                 f"the comparison in {folder} was begun in {before['precision']} and would go on in {precision} on this "
                 "device; its runs cannot be compared with new ones. Resume it on a device like the first one by "
                 "--device, or name another directory with --out"
+            )
+        other = [what for what, was in before.get("beside", {}).items() if one.beside.get(what) != was]
+        if goes_on and other:
+            raise RunError(
+                f"{' and '.join(other)} is another than when the comparison in {folder} was begun; its runs cannot be "
+                "compared with new ones. Put it back, or name another folder by --out"
             )
         if any(before[name] != found[name] for name in ("train", "val")):
             raise RunError(

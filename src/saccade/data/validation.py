@@ -55,7 +55,8 @@ class Validation:
         self.encode, self.share = encode, (rank, world)
         array = source.array()
         self.columns: Batch | None = None
-        if array is not None and framing is not None and source.targets.in_rows:
+        made_grey = array is not None and framing is not None and framing.channels < array.shape[3]  # by the framing
+        if array is not None and framing is not None and source.targets.in_rows and not made_grey:
             own = self.places.numpy()
             images = torch.from_numpy(array[own]).permute(0, 3, 1, 2).contiguous()
             targets = torch.from_numpy(source.targets.rows[own])

@@ -58,8 +58,8 @@ def evaluate(
             what the others are compared with.
         data: images, as for `train`; by default those the runs were validated on.
         columns: of a list as `data`, which are read as what, as for `train`.
-        task: the models' task with options that change how they are asked, as in "segment:flip=true"; by default those
-            they were trained with.
+        task: the models' task with options that change how they are asked, as in "segment:flip=true"; those that are
+            not given are those they were trained with.
         robust: occlude and corrupt the images as well, and attack them where the models answer with a class.
         limit: ask about so many images only, as evenly over classes, labels or numbers as they allow.
         seed: of the choice of images, of all draws and of the resamples.
@@ -81,7 +81,8 @@ def evaluate(
     options = read_options(labels=labels, subset=subset, epsilons=epsilons, steps=steps, restarts=restarts)
     if batch_size < 1 or resamples < 100:
         raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
-    models = open_models([targets] if isinstance(targets, str | Path) else targets, device=device, task=task)
+    named = [targets] if isinstance(targets, str | Path) else targets
+    models = open_models(named, device=device, task=task, own=data is None)
     kind = JUDGES.get(models[0].spec.task, Judge)
     resamples = min(resamples, kind.resamples)
     if robust and models[0].loaded.task.reads != "image":

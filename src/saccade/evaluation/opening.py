@@ -1,7 +1,7 @@
 """What is evaluated: models opened by a word, and the samples they are all asked about."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,10 @@ from ..data.spec import InputSpec
 from ..data.split import identity
 from ..data.table import columns_as_trained, parse_columns
 from ..loading import LoadedModel, find_target, open_device, open_model
+from ..registry import combine, texts_of
 from ..runs import Run
 from ..tasks import Task
-from ..tasks.opening import choose_task, open_samples
+from ..tasks.opening import TaskChoice, choose_task, open_samples
 
 
 class EvaluationError(ValueError):
@@ -78,8 +79,15 @@ class EvaluatedSet:
         return self.source if self.places is None else self.source.subset(self.places)
 
 
-def open_models(targets: Sequence[str | Path], *, device: str, task: str | None = None) -> list[EvaluatedModel]:
-    """Open models by run folder, weights or timm name; all of one task, perhaps with other options than in training."""
+def open_models(
+    targets: Sequence[str | Path], *, device: str, task: str | None = None, own: bool = False
+) -> list[EvaluatedModel]:
+    """Open models by run folder, weights or timm name; all of one task.
+
+    Args:
+        task: its name with options to be asked by in the place of those in training; the others stay.
+        own: whether they are asked about their runs' own samples, which are read as in training.
+    """
     if not targets:
         raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
     known = [find_target(target) for target in targets]  # all of them before the first is opened
@@ -89,11 +97,17 @@ def open_models(targets: Sequence[str | Path], *, device: str, task: str | None 
         loaded = open_model(opened, device=device)
         loaded.model.eval().requires_grad_(False)  # attacks need only the images' gradient
         trained_as = None if loaded.folder is None else Run(loaded.folder).config().task
-        asked_as = task or trained_as or loaded.spec.task
+        usual = trained_as or loaded.spec.task
+        asked_as = usual if task is None else combine(usual, task) or usual
         choice = choose_task(asked_as)
         if choice.kind is not loaded.task:
             raise EvaluationError(f"task={task} was given, and {target} was trained for the task {loaded.spec.task}")
-        options = choice.options if task or trained_as else None  # else as the weights say
+        given = [] if task is None else list(texts_of(task))
+        _refuse_idle(choice, given, own=own)
+        options = choice.options
+        if trained_as is None:  # weights alone, which say themselves how they were asked
+            kept = choice.kind.options_of(loaded.spec)
+            options = replace(kept, **{name: getattr(options, name) for name in given}) if given else kept
         asked = loaded.task.build(loaded.model, loaded.spec, options=options)
         name, number = loaded.name, 2
         while name in {model.name for model in found}:
@@ -106,6 +120,23 @@ def open_models(targets: Sequence[str | Path], *, device: str, task: str | None 
                 f"{other.spec.task}; runs side by side answer the same question: evaluate them one by one"
             )
     return found
+
+
+def _refuse_idle(choice: TaskChoice, given: Sequence[str], *, own: bool) -> None:
+    """Refuse options of a task that change nothing about how a trained model is asked."""
+    asked, read = choice.kind.asked_by, choice.kind.read_by
+    for name in given if asked is not None else ():
+        if name not in (*(asked or ()), *read):
+            some = ", ".join((*(asked or ()), *read)) or "none"
+            raise EvaluationError(
+                f"the option {name} of the task {choice} was given, and no trained model is asked by it; those that "
+                f"are: {some}"
+            )
+        if own and name in read:
+            raise EvaluationError(
+                f"the option {name} of the task {choice} was given, which says how samples are read; a run's own are "
+                "read as in its training: name others by --data, or leave it out"
+            )
 
 
 def open_set(

@@ -49,6 +49,8 @@ class Task(nn.Module):
         primary: name of the metric that a run is judged by.
         running: names of what `follow` counts while training.
         output: what the raw answer is called in an exported graph.
+        asked_by: options by which a trained model is asked, of a task that tells; None leaves it open.
+        read_by: options by which samples are read.
         outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
@@ -67,6 +69,8 @@ class Task(nn.Module):
     output: ClassVar[str] = "output"
     outputs_key: ClassVar[str] = "outputs"
     Options: ClassVar[type] = NoOptions
+    asked_by: ClassVar[tuple[str, ...] | None] = None
+    read_by: ClassVar[tuple[str, ...]] = ()
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
@@ -234,6 +238,11 @@ class Task(nn.Module):
         return task
 
     @classmethod
+    def options_of(cls, spec: InputSpec) -> Any:
+        """Return the options that the spec of a trained model keeps, with the defaults of others."""
+        return cls.Options()
+
+    @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return what the constructor is given besides the model; arguments as for `build`."""
         return {"options": options} if cls.Options is not NoOptions else {}
@@ -270,6 +279,10 @@ class Task(nn.Module):
     def ask(self, batch: Batch) -> Any:
         """Return what the model answers to a batch's inputs."""
         return self.model(batch["image"])
+
+    def learns_from(self) -> dict[str, str]:
+        """Return what tells apart whatever the task learns from beside the samples, by what to call it."""
+        return {}
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None

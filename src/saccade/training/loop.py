@@ -28,7 +28,7 @@ from .lifecycle import on_signal
 from .optim import warmup_of
 from .optimizer_state import load_optimizer_state, optimizer_state
 from .parallel import World, fill, held_whole, whole, whole_state
-from .setup import Parts, differences
+from .setup import Parts, differences, differences_beside
 from .step import Step
 from .time_limit import TimeLimit, whole_epochs
 
@@ -368,6 +368,11 @@ class Loop(Step):
                 f"the samples are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
                 "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
                 f"this one's weights: --checkpoint {self.run.path}"
+            )
+        if changes := differences_beside(begun, self.parts.identity):
+            raise StateError(
+                f"what {self.run.path} was begun with is another now: {'; '.join(changes)}. Put it back as it was, or "
+                f"begin another run; it can start from this one's weights: --checkpoint {self.run.path}"
             )
 
     def _refuse_to_lose(self) -> None:

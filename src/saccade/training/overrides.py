@@ -1,15 +1,11 @@
-"""A user's settings laid over a recipe's: what is given wins, option by option where both name the same thing.
-
-A task, a head and a plug-in are written "name:option=value,...". The same name keeps the options that are not given
-anew; another name takes the place of the whole text.
-"""
+"""A user's settings laid over a recipe's: what is given wins, option by option where both name the same thing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ..config import ConfigError, TrainConfig, overlay
-from ..registry import split_options
+from ..registry import combine, name_of
 
 NAMED = ("task", "model.head")  # settings whose value is one name with options
 ADDED = "plug-ins put on"  # beside a recipe's, no name of a setting: model.plugins gives the whole list instead
@@ -19,14 +15,6 @@ INSTEAD = {
     "schedule.warmup": "schedule.warmup_steps",
 }
 NONE = "none"  # takes off those of the recipe
-
-
-def combine(below: str | None, above: str | None) -> str | None:
-    """Return "name:option=value,..." with the options of another text over it; the other text if its name differs."""
-    if below is None or above is None or name_of(below) != name_of(above):
-        return above
-    options = {**_options(below), **_options(above)}
-    return f"{name_of(below)}:{','.join(options.values())}" if options else name_of(below)
 
 
 def put_on(below: Sequence[str], added: Iterable[str], *, known: Sequence[str] = ()) -> list[str]:
@@ -93,22 +81,12 @@ def names_of(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple("model.plugins" if name == ADDED else name for name in given)
 
 
-def name_of(text: str) -> str:
-    """Return the name in "name:option=value,..."."""
-    return text.partition(":")[0].strip()
-
-
 def refuse_twice(plugins: Sequence[str]) -> None:
     """Refuse a plug-in that stands in a list twice: it would be put on twice."""
     names = [name_of(text) for text in plugins]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"model.plugins = {list(plugins)} has the plug-in {twice} twice; once is enough")
-
-
-def _options(text: str) -> dict[str, str]:
-    """Return the options of a text by name, each as it was written."""
-    return {item.partition("=")[0].strip(): item.strip() for item in split_options(text.partition(":")[2])}
 
 
 def _get(config: TrainConfig, name: str) -> Any:

@@ -11,12 +11,13 @@ from typing import Any
 from ..building import parse_plugin, resolve_name
 from ..config import ConfigError, TrainConfig, drop_retired, nearest, overlay, read_yaml
 from ..data.table import parse_columns
+from ..registry import name_of
 from ..starting import model_of
 from ..tasks import Task
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 from .defaults import SAY_STRENGTH
-from .overrides import ADDED, INSTEAD, dotted, lay_over, name_of
+from .overrides import ADDED, INSTEAD, dotted, lay_over
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {
@@ -42,8 +43,13 @@ SHORT_FLAGS = {
 FINETUNE = "finetune"
 
 
-def gather_settings(**short: Any) -> dict[str, Any]:
-    """Return settings by dotted name from those given by short name; None and no plug-ins are not given."""
+def gather_settings(settings: Mapping[str, Any] | None = None, **short: Any) -> dict[str, Any]:
+    """Return settings by dotted name from those given by short name; None and no plug-ins are not given.
+
+    Args:
+        settings: others by dotted name; one that was given by its short name too is refused if it differs.
+        short: by short name.
+    """
     given = {SHORT_FLAGS[name]: value for name, value in short.items() if value is not None}
     if "model.name" in given and not isinstance(given["model.name"], str):
         raise ConfigError(
@@ -57,7 +63,14 @@ def gather_settings(**short: Any) -> dict[str, Any]:
         given[ADDED] = [plugins] if isinstance(plugins, str) else list(plugins)
         if not given[ADDED]:
             del given[ADDED]
-    return given
+    more = dotted(settings or {})
+    for short_name, name in SHORT_FLAGS.items():
+        if name in given and name in more and given[name] != more[name]:
+            raise ConfigError(
+                f"{short_name}={given[name]} and the setting {name}={more[name]} were given, which are the same; give "
+                "one of them"
+            )
+    return given | more
 
 
 def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False) -> TrainConfig:

@@ -1,16 +1,19 @@
 """Everything a run is made of, from its settings."""
 
+import hashlib
+import json
 import math
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..building import build_model, build_task
-from ..config import ConfigError, TrainConfig, overlay, short
+from ..config import ConfigError, ModelConfig, TrainConfig, overlay, short
 from ..data.draws import Order, part, steps_of_epoch
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
@@ -20,11 +23,13 @@ from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.split import abbreviate
 from ..data.validation import Validation
+from ..files import fingerprint
 from ..kernels import table
 from ..kernels.switch import chosen
 from ..spawning import cores
-from ..starting import Known, known_of
+from ..starting import Known, known_of, weights_file
 from ..tasks import MetricSpec, Task
+from ..tasks.hosting import PREFIX as HOSTED
 from ..tasks.opening import TaskChoice
 from ..weights import describe
 from .defaults import (
@@ -59,9 +64,21 @@ class Parts:
 
 
 def resolve(
-    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, given: Iterable[str] = ()
+    config: TrainConfig,
+    choice: TaskChoice,
+    data: Data,
+    device: torch.device,
+    *,
+    given: Iterable[str] = (),
+    begun: bool = False,
 ) -> tuple[TrainConfig, InputSpec]:
-    """Fill in what the settings leave to the task, the data and the device; what a user gave has to be read."""
+    """Fill in what the settings leave to the task, the data and the device.
+
+    Args:
+        given: settings that a user gave, by dotted name, which have to be read.
+        begun: whether they are those of a run that is resumed: it keeps its model, whatever the weights that it began
+            with say of themselves by now.
+    """
     chosen(config.engine.kernels, table.names())  # a name that there is none of is refused
     asked = config
     config, left = choice.kind.adapt(config)
@@ -93,7 +110,7 @@ def resolve(
     family = family_of(config.recipe, name)
     batch, rate = batch_for(config, samples, few_rate=None if family is None else family.few_rate)
     epochs = epochs_for(config, samples, batch)
-    options = config.model.options if known is None else {**known.options, **config.model.options}
+    options = config.model.options if known is None or begun else {**known.options, **config.model.options}
     patches = small_options(config, name, size) if known is None else {}
     resolved = overlay(
         settle_strength(config, epochs),
@@ -114,6 +131,8 @@ def resolve(
     describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
     spec.notes += [*left, *variant_notes(config), *_overridden(config, known), *family_notes(config, patches)]
     spec.notes += notes_on(config, resolved, side=side, samples=samples)
+    if channels == 1 and not grey:
+        spec.notes.append(f"{config.model.checkpoint} was trained on grey images: images are made grey for it")
     return resolved, spec
 
 
@@ -172,7 +191,7 @@ def assemble(
         feed = _feed(train, config, choice.kind, spec, task, world=world, device=device, memory=data.memory)
         made = feed, validation
     feed, validation = made
-    identity = identity_of(train, data.val, steps=feed.steps)
+    identity = identity_of(train, data.val, steps=feed.steps) | beside_of(task, spec)
     metrics = choice.kind.metric_specs(spec), choice.kind.primary_metric(spec)
     return Parts(data, spec, feed, validation, task, *metrics, identity)
 
@@ -185,6 +204,41 @@ def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str,
         "validation": [len(val), val.fingerprint()],
         "steps": steps,
     }
+
+
+def beside_of(task: Task, spec: InputSpec) -> dict[str, Any]:
+    """Return what tells apart, beside the images, what a run depends on and its state does not hold, as JSON."""
+    new: Any = getattr(task.model, "new_parameters", None)
+    return {
+        "learns_from": task.learns_from(),
+        "new": None if new is None else _digest(sorted(new)),
+        "spec": _facts(spec.to_dict()),
+    }
+
+
+def starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
+    """Return what tells apart the files of weights that a model starts from, by what to call them."""
+    if choice.kind.builds(model.name):
+        folder = Path(model.name.removeprefix(HOSTED)).expanduser()
+        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    else:
+        file = weights_file(model)
+        files = [] if file is None else [file]
+    return {"the weights that it starts from": fingerprint(*files)} if files else {}
+
+
+def _facts(values: Mapping[str, Any], prefix: str = "", depth: int = 4) -> dict[str, str]:
+    """Return digests of values by dotted name; those of deep mappings as a whole."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        deeper = isinstance(value, dict) and depth > 1
+        full = f"{prefix}{name}"
+        found |= _facts(value, f"{full}.", depth - 1) if deeper else {full: _digest(value)}
+    return found
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -205,6 +259,17 @@ def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if not changes and begun["steps"] != now["steps"]:
         changes.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
     return changes
+
+
+def differences_beside(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return in words what else differs; what a state of an earlier version does not hold is not compared."""
+    before, after = begun.get("learns_from", {}), now.get("learns_from", {})
+    changes = [f"{what} changed" for what in before if after.get(what) != before[what]]
+    if begun.get("new") is not None and begun["new"] != now.get("new"):
+        changes.append("model.checkpoint has weights of other parts of the model")
+    before, after = begun.get("spec", {}), now.get("spec", {})
+    other = [name for name in before if name in after and before[name] != after[name]]
+    return changes + ([f"its inputs and outputs are described otherwise: {abbreviate(other)}"] if other else [])
 
 
 def _feed(
@@ -247,7 +312,8 @@ def _feed(
     order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=repeats, **ranked)
     array = train.array()
     resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
-    if array is not None and resident and _fits(array.nbytes, device):
+    made_grey = array is not None and spec.in_chans < array.shape[3]  # by the framing
+    if array is not None and resident and not made_grey and _fits(array.nbytes, device):
         images = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
         if spec.in_chans == 3 and images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1).contiguous()

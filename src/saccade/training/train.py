@@ -32,7 +32,7 @@ from .fitting import find_rate
 from .lifecycle import begun_before, held_alone, mark, require_free
 from .loop import Loop, TrainingError
 from .machine import Fitting, decides_how_long
-from .overrides import dotted, names_of
+from .overrides import names_of
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .resumed import resumed_config
@@ -137,6 +137,7 @@ def train(
         What the run ended with; everything else is in its folder.
     """
     given = gather_settings(
+        settings,
         data=data,
         columns=columns,
         task=task,
@@ -153,7 +154,7 @@ def train(
         device=device,
         kernels=kernels,
         workers=workers,
-    ) | dotted(settings or {})
+    )
     if resume is not None and out is not None and Path(out) != Path(resume):
         raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
     if resume is not None and time is not None:
@@ -206,8 +207,8 @@ def train_config(
         if fitting is not None and run is None:
             resolve(config, choice, data, device, given=given)  # what is refused is refused before steps are timed
             config, said = replace(fitting, say=console.say).fit(config, choice, data, world, device)
-        config, spec = resolve(config, choice, data, device, given=given)
         resumed = run is not None
+        config, spec = resolve(config, choice, data, device, given=given, begun=resumed)
         if run is not None:
             _refuse_other_readers(run.config(), config, data)
         else:

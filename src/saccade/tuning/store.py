@@ -28,6 +28,7 @@ class Store:
         self.record_file, self.trials_file = path / "tune.json", path / "trials.jsonl"
         self.recipe, self.report, self.result = path / "tuned.yaml", path / "report.html", path / "result.json"
         self.trials: dict[str, Trial] = {}
+        self.tried_on: dict[str, str] = {}  # what tells the samples of the trials in the folder from others
 
     def begin(self, request: Mapping[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
         """Return what was decided here for the same request before; refuse a folder that holds something else.
@@ -50,7 +51,7 @@ class Store:
                 file.unlink(missing_ok=True)
             shutil.rmtree(self.path / "trials", ignore_errors=True)
             found = {}
-        self.trials = self._read_trials()
+        self.trials, self.tried_on = self._read_trials(), found.get("tried_on", {})
         return found if found.get("request", {}).get("budget") == request.get("budget") else {}
 
     def make(self) -> dict[str, Any]:

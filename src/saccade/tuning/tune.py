@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,15 @@ from ..data.open import Data
 from ..data.source import Stream
 from ..durations import parse_duration, say_duration
 from ..files import write_text
-from ..runs import hold, require_apart
+from ..runs import RunError, hold, require_apart
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
 from ..training.loop import Interrupted
-from ..training.overrides import ADDED, dotted, names_of
+from ..training.overrides import ADDED, names_of
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
+from ..training.setup import starts_from
 from ..training.trial import prepare_ground
 from ..wording import count_of
 from .halving import Rung, say_rungs
@@ -89,6 +90,7 @@ def tune(
     since = time.monotonic() if since is None else since
     seconds = parse_duration(budget)
     given = gather_settings(
+        settings,
         data=data,
         task=task,
         model=model,
@@ -99,7 +101,7 @@ def tune(
         img_size=img_size,
         device=device,
         workers=workers,
-    ) | dotted(settings or {})
+    )
     config = configure(recipe, given)
     request = _request(config, given, seconds)
     path = Path(out or Path("runs") / f"tune-{Path(config.model.name).name}-{_digest(request)}").expanduser()
@@ -141,12 +143,15 @@ class _Search:
     def run(self) -> Tuned:
         """Search, and write what was found."""
         choice, data = open_samples(self.config.task, self.config.data)
+        tried_on = _tried_on(self.config, choice, data)
+        self._refuse_others(tried_on)
         subject, axes = self._subject(choice, data, limit=self.known.get("limit"))
         if self.known:
             limit, rungs = self.known.get("limit"), [Rung(*one) for one in self.known["rungs"]]
         else:
             limit, rungs, subject = self._plan(choice, data, subject, axes)
-            self.store.decide(self.request, limit=limit, rungs=[[rung.count, rung.epochs] for rung in rungs])
+            planned = [[rung.count, rung.epochs] for rung in rungs]
+            self.store.decide(self.request, limit=limit, rungs=planned, tried_on=tried_on)
         chosen = candidates(axes, rungs[0].count)
         self._say_plan(rungs, axes, subject)
         say = self.console.print
@@ -155,6 +160,16 @@ class _Search:
         if best is None:
             raise ConfigError(_nothing(attempts, self.seconds))
         return self._write(subject, axes, rungs, attempts, best)
+
+    def _refuse_others(self, tried_on: Mapping[str, str]) -> None:
+        """Refuse to go on with trials of other samples or weights; earlier versions did not write down which."""
+        before = self.store.tried_on
+        other = [what for what, was in before.items() if tried_on.get(what) != was]
+        if other and self.store.trials:
+            raise RunError(
+                f"{' and '.join(other)} are others than when the search in {self.store.path} was begun; its trials say "
+                "nothing of these. Name another folder by --out, or put them back"
+            )
 
     def _subject(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[Subject, tuple[Axis, ...]]:
         given = names_of(self.given)
@@ -246,6 +261,13 @@ class _Search:
         ]
         for line in lines:
             self.console.print(line)
+
+
+def _tried_on(config: TrainConfig, choice: TaskChoice, data: Data) -> dict[str, str]:
+    """Return what tells apart the samples and the weights that trials begin with."""
+    train = data.train
+    found = {} if isinstance(train, Stream) else {"the training samples": train.fingerprint()}
+    return found | starts_from(replace(config.model, name=choice.kind.find_model(config.model.name)), choice)
 
 
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:

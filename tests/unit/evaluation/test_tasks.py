@@ -1,7 +1,9 @@
 """Runs of any task are evaluated by the metrics of their task, with intervals, conditions and differences."""
 
 import json
+import shutil
 import tarfile
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,13 +11,17 @@ import torch
 
 import saccade
 from saccade.evaluation.evaluate import evaluate
-from saccade.evaluation.opening import EvaluationError
+from saccade.evaluation.opening import EvaluationError, open_models
 from saccade.runs import Run
 from saccade.statistics.bootstrap import fewer
+from saccade.tasks import TASKS
+from saccade.tasks.detection.task import standing
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from support.golden import FOLDER
 from support.lists import write_images, write_list, write_task_lists
 from support.markup import parse
+from support.masks import make_masks
+from support.objects import make_objects
 from support.training import tiny
 
 GOLDEN = FOLDER / "written_before.tar.gz"
@@ -159,3 +165,68 @@ def test_run_written_before_tasks_is_evaluated_as_it_was(tmp_path):
     assert sum(score.correct for score in found.run().classes) == int(kept["correct"].sum())
     assert torch.bincount(kept["label"]).tolist() == [score.samples for score in found.run().classes]
     assert not any("other samples" in note for note in found.notes)
+
+
+# Options of a task that are given to `evaluate`
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory):
+    """A run that was asked by windows."""
+    root = tmp_path_factory.mktemp("segmenter")
+    return saccade.train(
+        str(make_masks(root / "set", train=4, val=2)), task="segment:crop=32,test=slide", model="resnet10t", epochs=1,
+        batch_size=2, img_size=64, out=root / "run", device="cpu", quiet=True,
+        settings={"model.head": "fpn:width=8,inner=32", "data.workers": 0, "engine.threads": 1},
+    ).path  # fmt: skip
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_options_that_are_given_are_laid_over_those_of_training(segmenter, alone, tmp_path):
+    target = shutil.copy(segmenter / "model.safetensors", tmp_path / "x.safetensors") if alone else segmenter
+    (plain,) = open_models([target], device="cpu")
+    (given,) = open_models([target], device="cpu", task="segment:flip=true")
+    assert (plain.task.options.test, plain.task.options.crop) == ("slide", 32)
+    assert given.task.options == replace(plain.task.options, flip=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("loss=dice", "loss .*no trained model is asked by it"), ("ignore=1", "ignore .*says how samples are read")],
+)
+def test_options_by_which_no_trained_model_is_asked_are_refused(segmenter, option, told):
+    with pytest.raises(EvaluationError, match=told):
+        saccade.evaluate(segmenter, task=f"segment:{option}", quiet=True)
+
+
+def test_every_option_of_every_task_is_said_to_be_asked_by_or_read_by_or_is_of_training():
+    of_training = {
+        "segment": {"loss", "aux", "scale"},
+        "detect": {"scale"},
+        "multilabel": {"loss", "gamma_pos", "gamma_neg", "clip"},
+        "text": {"metric", "max_length", "truncate", "scratch"},
+        "vqa": {"max_length", "truncate", "scratch"},
+    }
+    for name, kind in TASKS.items():
+        if not kind.__module__.startswith("saccade."):
+            continue
+        known = {*(kind.asked_by or ()), *kind.read_by} | of_training.get(name, set())
+        assert {field.name for field in fields(kind.Options)} == known, name
+
+
+def test_answers_of_a_detector_stand_by_the_options_that_are_given(tmp_path):
+    run = saccade.train(
+        str(make_objects(tmp_path / "set", train=4, val=2)), task="detect:least=0.001,kept=7", model="resnet10t",
+        epochs=1, batch_size=2, img_size=64, out=tmp_path / "run", device="cpu", quiet=True,
+        settings={"model.head": "retinanet:width=8,depth=1", "data.workers": 0, "engine.threads": 1},
+    ).path  # fmt: skip
+    (given,) = open_models([run], device="cpu", task="detect:overlap=0.3,least=0.002")
+    assert standing(given.spec) == {"overlap": 0.3, "least": 0.002, "kept": 7}
+    (given,) = open_models([run], device="cpu", task="detect:kept=300")
+    assert given.loaded.model.head.kept >= 300
+    assert standing(given.spec)["kept"] == 300
+    few = saccade.evaluate(run, task="detect:kept=1", resamples=100, quiet=True)
+    batch = {"image": torch.zeros(1, 3, 64, 64)}
+    (one,) = open_models([run], device="cpu", task="detect:kept=1")
+    assert one.task.answer(batch)["scores"].shape[1] == 1
+    assert "asked as detect:kept=1" in few.notes

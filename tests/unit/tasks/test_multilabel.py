@@ -288,3 +288,9 @@ def test_patience_follows_the_direction_of_the_metric(tmp_path, monkeypatch):
         loop._judge(value)
         assert loop.stale == stale
     assert held == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("option", ["gamma_neg=2", "gamma_pos=1", "clip=0.1"])
+def test_numbers_of_the_asymmetric_loss_are_refused_without_it(option):
+    with pytest.raises(ConfigError, match=rf"{option.partition('=')[0]} is of loss=asymmetric"):
+        choose_task(f"multilabel:{option}")

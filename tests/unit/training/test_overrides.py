@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from saccade.comparison.arms import parse_arm
 from saccade.config import ConfigError, TrainConfig
-from saccade.training.overrides import combine, lay_over, merge, put_on
+from saccade.registry import combine
+from saccade.training.overrides import lay_over, merge, put_on
 from saccade.training.recipes import configure, gather_settings
 
 NAMES, KEYS = ("a", "b"), ("x", "y", "z")
@@ -155,3 +156,22 @@ def test_settings_laid_over_settings_are_those_laid_over_a_recipe_in_turn():
     config = TrainConfig(task="detect:scale=[1,1]")
     in_turn = lay_over(lay_over(config, first, source=""), second, source="")
     assert lay_over(config, merge(first, second), source="") == in_turn
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "told"),
+    [
+        ({"lr": 0.1}, {"optim.lr": 0.2}, r"lr=0\.1 and the setting optim\.lr=0\.2"),
+        ({"epochs": 5}, {"schedule": {"epochs": 6}}, r"epochs=5 and the setting schedule\.epochs=6"),
+        ({"task": "detect:least=0.2"}, {"task": "detect"}, "task="),
+        ({"columns": "label=breed"}, {"data.columns": {"label": "kind"}}, "columns="),
+    ],
+)
+def test_one_setting_given_in_two_ways_is_refused_where_they_differ(flags, settings, told):
+    with pytest.raises(ConfigError, match=f"{told}.*give one of them"):
+        gather_settings(settings, **flags)
+
+
+def test_one_setting_given_twice_alike_is_taken():
+    assert gather_settings({"optim.lr": 0.1}, lr=0.1) == {"optim.lr": 0.1}
+    assert gather_settings({"optim": {"lr": 0.1}}, epochs=5) == {"optim.lr": 0.1, "schedule.epochs": 5}

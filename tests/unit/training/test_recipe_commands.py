@@ -9,7 +9,8 @@ import pytest
 
 from saccade.commands.train import flags
 from saccade.config import flatten, parse_settings
-from saccade.training.overrides import combine, names_of
+from saccade.registry import combine
+from saccade.training.overrides import names_of
 from saccade.training.recipes import INSTEAD, SHORT_FLAGS, configure, gather_settings, list_recipes
 
 

@@ -22,6 +22,7 @@ from saccade.tuning.halving import Rung
 from saccade.tuning.result import Tuned, recipe_text, training_command
 from saccade.tuning.search import Attempt, Subject
 from support.training import TINY
+from support.trainings import png_folder
 
 RUNGS = [Rung(3, 1), Rung(2, 2)]
 
@@ -180,3 +181,15 @@ def test_a_tuned_arm_keeps_the_batches_and_the_rate_of_its_trials(values, rate):
     trained, _ = resolve(arm, choice, data, local_device("cpu"))
     assert trained.optim.lr == (rate or tried.optim.lr)
     assert trained.optim.batch_size == tried.optim.batch_size
+
+
+def test_trials_of_other_samples_are_not_taken_for_those_of_these(planned, tmp_path):
+    data = png_folder(tmp_path / "images", train=40, val=4)
+    first = run_tune(tmp_path / "tune", data=str(data))
+    changed = sorted((data / "train").rglob("*.png"))[0]
+    other = next(folder for folder in (data / "train").iterdir() if folder != changed.parent) / "moved.png"
+    changed.rename(other)  # a label that was corrected
+    with pytest.raises(RunError, match="the training samples are others than when the search"):
+        run_tune(tmp_path / "tune", data=str(data))
+    other.rename(changed)
+    assert run_tune(tmp_path / "tune", data=str(data)).settings == first.settings

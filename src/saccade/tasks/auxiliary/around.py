@@ -38,4 +38,4 @@ class Around(Task):
     # What is asked, drawn, read, weighed and measured is so by the task inside.
     ask, draw, read_along, set_epoch = (_inside(name) for name in ("ask", "draw", "read_along", "set_epoch"))
     follow, weight_of, reweigh, settle = (_inside(name) for name in ("follow", "weight_of", "reweigh", "settle"))
-    answer, read, metrics = (_inside(name) for name in ("answer", "read", "metrics"))
+    answer, read, metrics, learns_from = (_inside(name) for name in ("answer", "read", "metrics", "learns_from"))

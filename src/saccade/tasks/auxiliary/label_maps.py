@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from ...config import ConfigError
-from ...files import open_regular, read_small, whole_file, write_text
+from ...files import fingerprint, open_regular, read_small, whole_file, write_text
 from ...layers.numerics import upcast
 from ...ranges import require_choice
 from .teacher import SoftLabels, TeacherLabels, Values, resample
@@ -74,6 +74,10 @@ class LabelMaps:
                 "them in batches: make them of images of one size, as saccade data labels does"
             )
         return self
+
+    def fingerprint(self) -> str:
+        """Return what tells the maps from others."""
+        return fingerprint(self.path / MANIFEST, *(self.path / shard for shard in self.shards))
 
     def align(self, index: Tensor, value: Tensor, grid: tuple[int, int], *, boxes: Tensor, flips: Tensor) -> SoftLabels:
         """Return the labels of parts of images, by RoI-align.

@@ -1,5 +1,6 @@
 """A frozen network to learn from: its logits, its distribution over classes, and that of every place of an image."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -88,6 +89,16 @@ class Teacher:
                 "with the teacher's class for each of the model's"
             )
 
+    def fingerprint(self) -> str:
+        """Return what tells it from other teachers: its weights, and how it is asked."""
+        found = hashlib.sha256(repr((type(self.model).__name__, self.size, self.num_classes)).encode())
+        tensors = {"rescale": self.rescale, "classes": self.classes, **self.model.state_dict()}
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                found.update(name.encode())
+                found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return found.hexdigest()
+
     def apply(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Move or convert every tensor, as `Module._apply` does."""
         self.model._apply(fn)
@@ -147,6 +158,10 @@ class Taught(Classify):
     """A classifier with a teacher, which it moves along and neither trains nor saves."""
 
     teacher: Teacher | None
+
+    def learns_from(self) -> dict[str, str]:
+        """Return what tells its teacher from others."""
+        return {} if self.teacher is None else {"the teacher": self.teacher.fingerprint()}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Taught":
         super()._apply(fn, recurse)

@@ -211,6 +211,10 @@ class TokenLabelling(Taught):
         """Let the samples of training bring their stored labels."""
         return encode if self.maps is None else LabelEncoder(encode, self.maps)
 
+    def learns_from(self) -> dict[str, str]:
+        """Return what tells its teacher or its label maps from others."""
+        return super().learns_from() if self.maps is None else {"the label maps": self.maps.fingerprint()}
+
     @property
     def learns_targets(self) -> bool:
         """Whether the data's own labels count, not only the teacher's."""

@@ -85,6 +85,7 @@ class Detect(HostingTask):
     recipe, finetuning, largest = "detect", "detect_finetune", 512
     page = DetectionPage
     boxes = True
+    asked_by = ("least", "overlap", "kept")
     target_names = ("boxes", "labels", "crowd", "mask")
     host_kind, host = "OBJECT_DETECTION", HostedDetector
 
@@ -114,8 +115,7 @@ class Detect(HostingTask):
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
         side = targets.small_side(spec.img_size) if isinstance(targets, BoxTargets) else None
         _fit_anchors(spec, side, model.head or DEFAULT_HEAD)
-        spec.extra |= {"scale": list(options.scale), "least": options.least, "kept": options.kept}
-        spec.extra |= {} if options.overlap is None else {"overlap": options.overlap}
+        spec.extra |= {"scale": list(options.scale)} | _stands_by(options)
         super().complete_spec(spec, data, options, model)
 
     @classmethod
@@ -168,6 +168,30 @@ class Detect(HostingTask):
         spec.extra["masks"] = made.head.mask_side > 0
         made.head.halve_anchors(int(spec.extra.get("halvings", 0)))
         return made
+
+    @classmethod
+    def options_of(cls, spec: InputSpec) -> DetectOptions:
+        """Return which answers of a trained detector stand."""
+        return DetectOptions(**standing(spec))
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,
+        loss: LossConfig | None = None,
+        counts: Tensor | None = None,
+        total: int | None = None,
+    ) -> "Detect":
+        """Return the task, by whose options answers stand; those of the spec if none are given."""
+        if options is not None:
+            spec.extra |= _stands_by(options)
+            head = getattr(model, "head", None)
+            if hasattr(head, "kept"):
+                head.kept = max(head.kept, options.kept)
+        return super().build(model, spec, options=options, loss=loss, counts=counts, total=total)
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
@@ -339,6 +363,12 @@ def standing(spec: InputSpec) -> dict[str, Any]:
         "least": float(extra.get("least", 0.05)),
         "kept": int(extra.get("kept", 100)),
     }
+
+
+def _stands_by(options: DetectOptions) -> dict[str, Any]:
+    """Return what a spec keeps of the options: which answers stand."""
+    overlap = {} if options.overlap is None else {"overlap": options.overlap}
+    return {"least": options.least, "kept": options.kept} | overlap
 
 
 def _fit_anchors(spec: InputSpec, side: float | None, head: str) -> None:

@@ -37,6 +37,12 @@ class MultilabelOptions:
     clip: float = 0.05  # share below which an absent label does not count at all
     columns: list[str] | None = None  # columns of 0 and 1 that are the labels, of a list that has others too
 
+    def __post_init__(self) -> None:
+        """Refuse numbers of the asymmetric loss for the other one, which has none."""
+        own = ("gamma_pos", "gamma_neg", "clip")
+        if self.loss == "bce" and (idle := [name for name in own if getattr(self, name) != getattr(type(self), name)]):
+            raise ValueError(f"{', '.join(idle)} is of loss=asymmetric, and loss={self.loss} has none; give both")
+
 
 @register_task("multilabel")
 class Multilabel(Task):
@@ -52,6 +58,7 @@ class Multilabel(Task):
     output = "logits"
     outputs_key = "labels"
     Options = MultilabelOptions
+    asked_by, read_by = (), ("columns",)
     page = MultilabelPage
 
     positive_weights: Tensor | None

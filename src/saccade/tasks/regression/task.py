@@ -55,6 +55,7 @@ class Regress(Task):
     output = "values"
     outputs_key = "columns"
     Options = RegressOptions
+    asked_by, read_by = ("loss",), ("columns",)
     page = RegressionPage
 
     mean: Tensor

@@ -107,6 +107,7 @@ class Segment(HostingTask):
     output = "logits"
     outputs_key = "classes"
     Options = SegmentOptions
+    asked_by, read_by = ("crop", "test", "scales", "flip"), ("classes", "ignore")
     page = SegmentationPage
     recipe = "segment"
     masks, target_names = True, ("mask",)
@@ -208,10 +209,15 @@ class Segment(HostingTask):
         return made
 
     @classmethod
+    def options_of(cls, spec: InputSpec) -> SegmentOptions:
+        """Return how the model was asked in its validation."""
+        return SegmentOptions.of(spec)
+
+    @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and the classes' weights, balanced ones by the pixels of each class."""
         weights = None if loss is None else _class_weights(loss, spec)
-        options = SegmentOptions.of(spec) if options is None else options
+        options = cls.options_of(spec) if options is None else options
         return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # a run's page shows some
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:

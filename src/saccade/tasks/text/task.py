@@ -42,6 +42,7 @@ class ClassifyText(OnHuggingFace, Classify):
     primary = "accuracy"
     running = ("accuracy",)
     Options = TextOptions
+    asked_by, read_by = (), ("text", "pair", "label", "dev")
     page = TextPage  # type: ignore[assignment]
     reads = "text"
     host_kind = "SEQUENCE_CLASSIFICATION"

@@ -36,6 +36,7 @@ class AnswerQuestions(OnHuggingFace, OneOf):
     running = ("score",)
     outputs_key = "answers"
     Options = VqaOptions
+    asked_by, read_by = (), ("answers",)
     reads = "question"
     host_kind = "VISUAL_QUESTION_ANSWERING"
 
