@@ -13,6 +13,7 @@ from ..data.source import Source
 from ..data.spec import InputSpec
 from ..data.split import identity
 from ..data.table import columns_as_trained, parse_columns
+from ..kernels import apply
 from ..loading import LoadedModel, find_target, open_device, open_model
 from ..registry import combine, texts_of
 from ..runs import Run
@@ -96,6 +97,7 @@ def open_models(
     for target, opened in zip(targets, known, strict=True):
         loaded = open_model(opened, device=device)
         loaded.model.eval().requires_grad_(False)  # attacks need only the images' gradient
+        apply(loaded.model, "infer")
         trained_as = None if loaded.folder is None else Run(loaded.folder).config().task
         usual = trained_as or loaded.spec.task
         asked_as = usual if task is None else combine(usual, task) or usual

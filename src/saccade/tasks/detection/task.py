@@ -184,11 +184,11 @@ class Detect(HostingTask):
         loss: LossConfig | None = None,
         counts: Tensor | None = None,
         total: int | None = None,
-    ) -> "Detect":
+    ) -> Task:
         """Return the task, by whose options answers stand; those of the spec if none are given."""
         if options is not None:
             spec.extra |= _stands_by(options)
-            head = getattr(model, "head", None)
+            head: Any = getattr(model, "head", None)
             if hasattr(head, "kept"):
                 head.kept = max(head.kept, options.kept)
         return super().build(model, spec, options=options, loss=loss, counts=counts, total=total)
