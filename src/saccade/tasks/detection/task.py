@@ -21,7 +21,7 @@ from ..metric import Metrics, MetricSpec
 from ..segmentation.augment import CropAugment
 from ..segmentation.drawing import name_colours
 from ..segmentation.pyramid import any_size_options
-from ..task import register_task
+from ..task import Task, register_task
 from .anchors import FINEST, halvings_for
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
