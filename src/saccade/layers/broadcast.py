@@ -29,7 +29,7 @@ class WithMean(nn.Module):
         self.channel = 1 if layout == "NCHW" else -1
 
     def combine(self, x: Tensor, mean: Tensor) -> Tensor:
-        """Return new tokens from tokens and their mean, which has axes of one for the tokens'."""
+        """Return new tokens; the mean has axes of one for the tokens' or, if causal, the shape of `x`."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -61,10 +61,12 @@ class WithMean(nn.Module):
 class Broadcast(WithMean):
     """CB, eq. 1 of the paper: half the token and half the mean; or with `scale` its form CB_S.
 
+    The paper averages all tokens of a sequence (eq. 1); mask, skip, causal and the layouts of maps are added here.
+
     Args:
         dim: width of the tokens; only scale=True needs it.
-        scale: False gives CB, True CB_S: how much of the mean is added to each channel, learned from zero on. "fixed"
-            is CB_S with Λ = 1: the whole mean, nothing learned.
+        scale: False gives CB; True CB_S, whose Λ starts at zero (the paper gives no start); "fixed" is CB_S with Λ = 1,
+            which the paper does not try.
         layout: "NLC" or "NHWC" (channels last, tokens of any number of axes) or "NCHW".
         skip: how many tokens at the front of a sequence take no part.
         causal: the mean of a token runs over itself and those before it, as in a language model.

@@ -19,7 +19,7 @@ def pool_slots(x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
     """Average a map over a grid of side x side cells (S_init, GLMix eq. 1).
 
     Args:
-        x: map, B, H * W, C; cells overlap where a side does not divide, and repeat where it is smaller than `side`.
+        x: map, B, H * W, C; cells overlap where `side` does not divide H or W, and repeat where H or W is below it.
         grid: H, W.
         side: cells per axis.
 
@@ -55,14 +55,15 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
         Clustered slots S, B, M, C, and the dispatch from S', B, M, C, to G, B, N, C.
     """
     logits = correspondence(slots, features, scale).to(features.dtype)  # A: B, M, N
-    clustered = logits.softmax(dim=2) @ features  # S: eq. 3
-    return clustered, lambda slots: logits.softmax(dim=1).mT @ slots  # G: eq. 4
+    clustered = logits.softmax(dim=2) @ features  # S, eq. 3: a slot's weights over positions sum to one
+    return clustered, lambda updated: logits.softmax(dim=1).mT @ updated  # G from S', eq. 4: a position's over slots do
 
 
 def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:
     """Return the scaled cosine similarity A of slots and positions, B, M, N, in at least float32 (GLMix eq. 2).
 
-    The paper divides by a learned tau; the published code multiplies by a learned scale.
+    The product runs in the precision of features. The paper divides by a learned tau; the published code multiplies by
+    a learned scale.
     """
     query = (scale * unit(slots)).to(features.dtype)
     # Positions are scaled after the product, so that no unit-length copy of the map is made or kept for backward.
@@ -78,6 +79,9 @@ def inverse_length(features: Tensor) -> Tensor:
 def kmeans_cluster(slots: Tensor, features: Tensor, iterations: int) -> tuple[Tensor, Dispatch]:
     """Cluster by k-means on directions (GLMix table 6): a slot is its members' mean, and dispatched to its members.
 
+    It stands for the k-means row of table 6 but differs: the paper ran Clustered Attention, whose slots start from
+    hashing, and its loss became NaN; here the pooled slots are the first centres.
+
     Gradients flow through the means and through the dispatched slots; who belongs to which cluster is a constant, so
     the initial slots get no gradient.
 
@@ -91,7 +95,7 @@ def kmeans_cluster(slots: Tensor, features: Tensor, iterations: int) -> tuple[Te
     """
     weights, nearest = kmeans(slots, features, iterations)
     index = nearest[..., None].expand(-1, -1, features.shape[2])
-    return weights.to(features.dtype) @ features, lambda slots: slots.gather(1, index)
+    return weights.to(features.dtype) @ features, lambda updated: updated.gather(1, index)
 
 
 @torch.no_grad()

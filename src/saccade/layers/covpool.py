@@ -26,15 +26,16 @@ class CrossCovariance(nn.Module):
     Args:
         dim: token width.
         num_heads: heads, each with two projections of its own.
-        head_dim: width of a projection; a head gives head_dim x head_dim numbers.
+        head_dim: width of a projection, m = n of table S-1; a head gives head_dim**2 numbers.
         centring: what is taken from each projection before the product: "scalar", one mean over tokens and channels
             (the published code), "channel", a mean for each channel, or None (the paper's equations).
-        normalization: "svpn" (approximate), "svpn_exact", "sqrt_d" (times head_dim**-0.5), "sqrt_t" (times a learned
-            number), "epn" (signed square root and unit length), "layer_norm" (over the last axis) or None.
+        normalization: of table 4d "svpn" (approximate), "svpn_exact", "sqrt_t" (1 / tau: times a learned number that
+            starts at head_dim**-0.5), "epn" (signed square root and unit length), "layer_norm" (LN; over the last axis
+            in the published code) or None; "sqrt_d" (times head_dim**-0.5) is only in the published code.
         alpha, num_sv, num_iter, start: settings of svPN, see `ApproximateSVPN`.
         positive: keep the learned number of "sqrt_t" above zero, as the paper says and the published code does not.
-        epn_axis: unit length for each "column" of a head's matrix (the published code) or for the whole "vector" (the
-            paper).
+        epn_axis: unit length of each "column" of a head's matrix (published code) or of all heads' numbers together,
+            "vector" (the paper says only l2 normalisation).
         drop_rate: dropout of the normalised representation.
     """
 
@@ -77,25 +78,29 @@ class CrossCovariance(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pool tokens B, N, C, of which those with mask (B, N) true count, to B, heads * head_dim**2."""
-        # W_i Z and R_i Z of all heads i, B, heads, N, head_dim each; `proj` holds the rows of W, then those of R
+        # X = W_i Z and Y = R_i Z of all heads i, B, heads, N, head_dim each; `proj` holds the rows of W, then of R
         wz, rz = self.proj(x).unflatten(2, (2, self.num_heads, self.head_dim)).transpose(1, 3).unbind(2)
         with full_precision(x):
-            q = covariance(wz, rz, mask=None if mask is None else mask[:, None], centring=self.centring)  # eq. 2
-            q = self.norm(q)  # B, heads, head_dim, head_dim; eq. 3 lays the heads side by side
-        return self.drop(q.flatten(1).to(x.dtype))
+            # Q = X Y^T / q with centring: B, heads, head_dim, head_dim; q is the number of tokens
+            cross = covariance(wz, rz, mask=None if mask is None else mask[:, None], centring=self.centring)
+            cross = self.norm(cross)  # eq. 2 for each head
+        return self.drop(cross.flatten(1).to(x.dtype))  # eq. 3 concatenates the heads
 
 
 @register_notrace_module
 class Covariance(nn.Module):
-    """Global covariance pooling (GCP) with matrix power normalisation (MPN); upper triangle, row by row.
+    """Global covariance pooling (GCP) with matrix power normalisation (MPN); its upper triangle, row by row.
+
+    The GCP of table 2 has no projection; here tokens are projected first, with a bias (published code).
 
     Args:
         dim: token width.
-        num_heads, head_dim: give the width int(sqrt(2 num_heads head_dim**2)) of the projection, so that the result
-            is about as long as that of `CrossCovariance` with the same two.
+        num_heads, head_dim: give the width int(sqrt(2 num_heads head_dim**2)) of the projection, for a result about as
+            long as that of `CrossCovariance`: by default 48 channels and so the 1176 numbers of table 3b.
         centring: as in `CrossCovariance`.
         divisor: "channels" divides by the width (the published code), "tokens" by the number of tokens (the paper).
-        normalization: "isqrt" (iterated square root), "power" (exact, any exponent) or None.
+        normalization: "isqrt" (iterated square root), "power" (exact: svPN of a symmetric positive semi-definite
+            matrix is MPN) or None.
         alpha: exponent of "power".
         num_iter: iterations of "isqrt".
         drop_rate: dropout of the normalised representation.
@@ -189,6 +194,6 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def checked_centring(centring: Centring) -> Centring:
-    """Return a centring that exists."""
+    """Check a centring and turn "none" into None."""
     require_choice("centring", centring, Centring)
     return from_none(centring)

@@ -1,4 +1,4 @@
-"""CGCA of NomMer, compressed global context attention: attention between the low frequencies of a map's blocks."""
+"""CGCA of NomMer, compressed global context aggregator: attention between the low frequencies of a map's blocks."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class DCTAttention(nn.Module):
     Args:
         dim: channels; a multiple of `groups`.
         num_heads: attention heads.
-        block_size: side of a block; the lower half of its frequencies is kept along each axis.
+        block_size: side of a block (ksize of table 3); the lower half of its frequencies is kept along each axis.
         groups: groups of channels that LFP and Conv keep apart (published code).
     """
 
@@ -80,10 +80,10 @@ class DCTAttention(nn.Module):
 
 
 class GroupedLinear(nn.Module):
-    """The paper's 1x1 convolution in groups of channels, without a bias, as a batch of products.
+    """LFP and Conv of Algorithm 1, a 1x1 convolution in groups without a bias (published code), as a batch of products.
 
-    A row of a group's weight is a kept frequency and a channel, frequency first; so is a column where the output is
-    frequencies. `pack_grouped` brings the weight of a convolution into this form.
+    The weight is groups, in / groups, out / groups; LFP's in and Conv's out list the kept frequencies of a group's
+    channels, frequency first. `pack_grouped` brings the weight of a convolution into this form.
     """
 
     def __init__(self, in_features: int, out_features: int, *, groups: int) -> None:

@@ -1,7 +1,9 @@
-"""GLMix (figure 4): convolution on a map beside attention on its slots, what it was compared with, and its block.
+"""GLMix: convolution on a map beside attention among its slots, its ablations (table 6), and the block of GLNet.
 
-Maps come as tokens B, N, C with their grid here, as they lie in a channels-last image. A compiler takes whatever has
-four axes beside a convolution for an image with channels second, and would lay B, H, W, C out as B, W, C, H.
+The paper's "GLMix block" (figure 4) is `GLMix` here; `Block` is a block of GLNet (section 3.3), with a mixer inside.
+
+Maps travel as tokens B, H * W, C with their grid: torch.compile takes a four-axis tensor beside a convolution for
+B, C, H, W and would restride a map B, H, W, C for that, with a copy.
 """
 
 from collections import OrderedDict
@@ -21,17 +23,17 @@ Local = Literal["conv", "window"]
 
 
 class GLMix(nn.Module):
-    """Mix a map locally at full resolution and globally through slots.
+    """Mix a map locally at full resolution and globally through slots (figure 4).
 
-    In a sequence the second branch takes the first one's output; a global branch that comes second pools its slots from
-    there too, since the block's input no longer lies in the same space.
+    In a sequence the second branch takes the first one's output. The paper does not say where a global branch that
+    comes second pools its slots; here it pools the first branch's output, as the block's input lies in another space.
 
     Args:
         dim: channels.
         num_heads: heads of the attention among slots, and of window attention.
         mixer: "parallel" adds the branches, as the paper does; "local_global" and "global_local" run one after the
             other, "local" and "global" leave the other one out (table 6).
-        local: "conv" (pointwise, depthwise, pointwise) or "window" (attention in windows that do not shift).
+        local: "conv" (figure 4) or "window" (W-MHSA of table 6, attention in windows; here they do not shift).
         kernel_size: side of the depthwise convolution, odd.
         window_size: side of a window.
         slot_options: see `SlotMixer`.
@@ -64,7 +66,7 @@ class GLMix(nn.Module):
 
         Args:
             x: normalised map, B, H * W, C.
-            source: map that pooled slots are averaged from, the block's input (see `SlotMixer`), B, H * W, C.
+            source: map that pooled slots are averaged from, the input of `Block` (see `SlotMixer`), B, H * W, C.
             grid: H, W.
         """
         if self.mixer == "parallel":
@@ -81,7 +83,7 @@ class GLMix(nn.Module):
 
 
 class MapAttention(nn.Module):
-    """Full multi-head attention among the positions of a map."""
+    """Full MHSA among positions, of stage 4 and of every other block of a hybrid stage 3 (section 3.3)."""
 
     def __init__(self, dim: int, *, num_heads: int) -> None:
         super().__init__()
@@ -93,16 +95,16 @@ class MapAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Position encoding, a spatial mixer and a feed-forward part, all residual, on B, H * W, C.
+    """A block of GLNet (section 3.3): position encoding, a spatial mixer and an FFN, all residual, on B, H * W, C.
 
     Args:
         dim: channels.
         mixer: takes the normalised map and the block's input.
-        mlp_ratio: hidden width of the feed-forward part, in widths.
-        pos_conv: encode position by a depthwise convolution.
-        conv_mlp: convolve inside the feed-forward part.
-        layer_scale: initial factor of both branches; None leaves it out.
-        drop_path: probability of leaving out a branch.
+        mlp_ratio: hidden width of the FFN over `dim` (e of table 2).
+        pos_conv: residual 3x3 depthwise convolution in front of the mixer (section 3.3, design 3).
+        conv_mlp: residual 3x3 depthwise convolution between the FFN's linear layers (section 3.3, design 5).
+        layer_scale: initial factor of the mixer's and the FFN's residual; None leaves it out (the paper has none).
+        drop_path: probability of dropping a residual.
     """
 
     def __init__(
@@ -126,13 +128,14 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
         if isinstance(mixer, MapAttention) and not pos_conv and not conv_mlp:
-            # The published block works on tokens then and has linear layers where the others have 1x1 convolutions.
+            # The published block has linear layers in its FFN then, which it draws anew. The other blocks have 1x1
+            # convolutions, which keep PyTorch's draw.
             init_linear(self.mlp.fc1)
             init_linear(self.mlp.fc2)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape."""
-        source = x
+        source = x  # slots are pooled from here, before position encoding and norm (see `SlotMixer`)
         if self.pos_conv is not None:
             x = x + self.pos_conv(x.unflatten(1, grid)).flatten(1, 2)
         x = x + self.drop_path(self.ls1(self.mixer(self.norm1(x), source, grid)))
@@ -140,7 +143,7 @@ class Block(nn.Module):
 
 
 class ConvMlp(nn.Module):
-    """Two linear layers around GELU, with a residual depthwise convolution on the hidden map if asked."""
+    """FFN: two linear layers around GELU, with a residual depthwise convolution in front of GELU if `conv`."""
 
     def __init__(self, dim: int, hidden: int, *, conv: bool) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ class ConvMlp(nn.Module):
 
 
 class LocalConv(nn.Sequential):
-    """A depthwise convolution between two pointwise layers, without norm or activation, on B, H, W, C."""
+    """A depthwise convolution between two pointwise layers (figure 4), without norm or activation, on B, H, W, C."""
 
     pointwise1: nn.Linear
     depthwise: DepthwiseConv

@@ -15,23 +15,24 @@ from .numerics import upcast
 from .tap import Tap
 from .window import WindowAttention
 
-CANDIDATES = ("cnn", "window", "global")  # F^(C), F^(L), F^(G)
+CANDIDATES = ("cnn", "window", "global")  # F^(C), F^(L), F^(G), in the order of table 3
 Nomination = Literal["hard", "soft"]
 TINY = 1e-20  # keeps the logarithms of Gumbel noise finite (published code)
 
 
 @register_notrace_module
 class Synergy(nn.Module):
-    """The mixer of an S-NomMer block: contexts of the same map, and a nominator that picks one at every place.
+    """The mixer of an S-NomMer block (Algorithm 1, lines 12-15): contexts of a map, one nominated at each place.
 
-    A single candidate needs no nominator. Prefix tokens have no place on the map, hence no convolution and no window:
-    they take part in the global attention beside the map's blocks, and what they get there is their context.
+    A single candidate needs no nominator. Prefix tokens, which the supplement does not have, have no place on the map,
+    hence no convolution and no window: they take part in the global attention beside the map's blocks, and what they
+    get there is their context.
 
     Args:
         dim: channels.
         num_heads: heads of both attentions.
-        window_size: side of the attention windows.
-        dct_size: side of the blocks that the global attention sees.
+        window_size: side of the attention windows, wsize of table 3.
+        dct_size: side of the blocks that the global attention sees, ksize of table 3.
         cnn_reduction: `dim` over the width of the bottleneck convolution.
         candidates: some of `CANDIDATES`, in that order.
         nomination: "hard" or "soft".
@@ -89,7 +90,7 @@ class Nominator(nn.Module):
     A hard nomination takes the best-scored context; in training Gumbel noise is added to the scores and the gradient
     is that of the noisy softmax. A soft one mixes the contexts by a plain softmax, without noise.
 
-    Views listen at `scores` and `nomination`, both B, H, W, count.
+    A visualisation hooks the Taps `scores` and `nomination`, both B, H, W, count.
 
     Args:
         dim: channels.

@@ -14,7 +14,7 @@ LOSSES = ("l1", "cross_entropy", "gaussian", "square")
 UNITS = ("cells", "sides", "span")
 
 Grid = tuple[int, int]
-EPS = 1e-8  # of the variance, as published
+EPS = 1e-8  # of the variance, as in the published code
 MOST_BY_PRODUCT = 1024  # cells up to which they are picked by a matrix product
 
 
@@ -23,9 +23,10 @@ class PairLocator(nn.Module):
 
     Args:
         dim: width of a cell's features.
-        classes: number of offsets along rows and along columns; None regresses the two offsets instead.
+        classes: number of offsets along rows (u) and along columns (v); None regresses the two offsets instead.
         hidden_dim: width of the hidden layers.
-        third_layer: before the classes, a third hidden layer without activation, as published; the paper has none.
+        third_layer: before the classes, a third hidden layer without activation, as in the published code; the paper
+            has none.
     """
 
     def __init__(
@@ -34,13 +35,14 @@ class PairLocator(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(2 * dim, hidden_dim)
         self.fc2 = nn.Linear(hidden_dim, hidden_dim)
-        # One name in checkpoints for three layers: identity (the paper, with classes), the two offsets, a hidden layer.
+        # One name in checkpoints for the regression's output, the published code's third hidden layer, or nothing (the
+        # classes of table 15).
         self.fc3: nn.Module = nn.Identity()
         if classes is None:
             self.fc3 = nn.Linear(hidden_dim, 2)
         elif third_layer:
             self.fc3 = nn.Linear(hidden_dim, hidden_dim)
-        # Output layers: of the offset along rows and of that along columns.
+        # Output layers of the classes: p_u of eq. 5, along rows, and p_v, along columns.
         self.axes = nn.ModuleList(nn.Linear(hidden_dim, count) for count in classes or ())
 
     def forward(self, cells: Tensor, pairs: Tensor) -> Tensor | list[Tensor]:
@@ -60,12 +62,12 @@ class PairLocator(nn.Module):
     def _first_layer(self, cells: Tensor, pairs: Tensor) -> Tensor:
         """Return the first layer of concatenated pairs, B, M, hidden_dim.
 
-        W [e1; e2] = A e1 + B e2, so where there are more pairs than cells, A and B are applied to every cell once.
+        W [e1; e2] = W1 e1 + W2 e2, so where there are more pairs than cells, W1 and W2 are applied to every cell once.
         """
         if pairs.shape[1] <= cells.shape[1]:
             return self.fc1(take(cells, pairs.flatten(1)).unflatten(1, (-1, 2)).flatten(2))
-        weights = self.fc1.weight.unflatten(1, (2, -1)).transpose(0, 1)  # A and B: 2, hidden_dim, dim
-        mapped = F.linear(cells, weights.flatten(0, 1)).unflatten(2, (2, -1))  # A e and B e: B, N, 2, hidden_dim
+        weights = self.fc1.weight.unflatten(1, (2, -1)).transpose(0, 1)  # W1, W2: 2, hidden_dim, dim
+        mapped = F.linear(cells, weights.flatten(0, 1)).unflatten(2, (2, -1))  # W1 e, W2 e: B, N, 2, hidden_dim
         chosen = pairs.unsqueeze(2) == torch.arange(cells.shape[1], device=pairs.device).unsqueeze(1)  # B, M, N, 2
         return torch.baddbmm(self.fc1.bias, chosen.flatten(2).to(mapped.dtype), mapped.flatten(1, 2))
 
@@ -98,14 +100,15 @@ def draw_pairs(
 def offsets(
     pairs: Tensor, grid: Grid, *, signed: bool = False, unit: Unit = "cells", dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return how far apart the cells of each pair lie, along rows and along columns.
+    """Return how far apart the cells of each pair lie, by row index (u) and by column index (v).
 
     Args:
         pairs: indices of first and second cell, B, M, 2.
         grid: rows and columns.
-        signed: keep the direction; shifted so that no target is negative (published), except in "sides".
-        unit: "cells" counts cells (published), "sides" divides by k, the grid's side (the paper), "span" by the
-            largest offset, to reach from 0 to 1.
+        signed: keep the direction (eq. 3 and 4). Except in "sides", k - 1 is added so that no target is negative
+            (published code): 2k - 1 classes, as -k and k of the 2k + 1 of eq. 4 never occur.
+        unit: "cells" counts cells (eq. 4; published code), "sides" divides by k, the grid's side (eq. 1 and 3), "span"
+            by the largest offset, to reach from 0 to 1 (not in the paper; the published code has it but never asks).
         dtype: of offsets in other units than "cells", in which they are integers.
 
     Returns:
@@ -116,8 +119,9 @@ def offsets(
     offset = places[:, :, 0] - places[:, :, 1]
     offset = offset if signed else offset.abs()
     if unit == "cells" and not signed:
-        return offset  # the published target
-    sides = grid[0] + (grid[1] - grid[0]) * torch.arange(2, device=pairs.device)  # made there, not sent
+        return offset  # the published code's target
+    # (rows, columns), built on the device without a copy from the host
+    sides = grid[0] + (grid[1] - grid[0]) * torch.arange(2, device=pairs.device)
     if unit == "sides":
         return offset.to(dtype) / sides  # eq. 1; eq. 3 where signed
     shift = sides - 1 if signed else 0
@@ -132,15 +136,15 @@ def locate_loss(
     prior: float = 0.001,
     prior_on: Literal["variance", "deviation"] = "variance",
 ) -> Tensor:
-    """Compare predicted offsets with true ones, averaged over pairs.
+    """Compare predicted offsets with true ones, averaged over pairs and images (eq. 5 and 6 sum over images).
 
     Args:
         predicted: of `PairLocator`: B, M, 2 for "l1", else logits for rows and for columns, B, M, classes.
         target: of `offsets`, B, M, 2; in cells except for "l1".
-        loss: "l1" averages over the axes, the others add them up. "cross_entropy" takes offsets as classes, "gaussian"
-            compares the mean of the predicted distribution in units of its deviation, "square" compares the mean.
+        loss: "l1" averages over the axes (L1Loss of figure 2), the others add them up: "cross_entropy" is eq. 5,
+            "gaussian" eq. 6; "square" is the squared error of mu (not in the paper; unused in the published code).
         prior: weight of the logarithm in "gaussian", alpha of eq. 6.
-        prior_on: what it takes the logarithm of, the "variance" (published) or the standard "deviation" (the paper).
+        prior_on: what it takes the logarithm of, the "variance" (published code) or the "deviation" sigma (the paper).
     """
     if isinstance(predicted, Tensor):
         return (upcast(predicted) - target).abs().mean()
@@ -157,7 +161,7 @@ def _loss_of_axis(logits: Tensor, target: Tensor, loss: Loss, alpha: float) -> T
         return F.cross_entropy(logits.flatten(0, 1), target.flatten())  # eq. 5, for one axis
     probabilities = logits.softmax(-1)
     offset = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
-    mean = probabilities @ offset
+    mean = probabilities @ offset  # mu
     error = (mean - target) ** 2
     if loss == "square":
         return error.mean()

@@ -22,17 +22,20 @@ Clustering = Literal["soft", "kmeans"]
 class SlotMixer(nn.Module):
     """Cluster a map into slots, attend among the slots, dispatch them back to the map (GLMix eq. 1-4).
 
-    A view reads the Taps `slots` (initial slots, B, M, C) and `features` (the map that is clustered, B, H, W, C) and
-    gets the assignment maps from `assignment`.
+    A visualisation hooks the Taps `slots` (initial slots, B, M, C) and `features` (the map that is clustered, B, H, W,
+    C) and gets the assignment maps from `assignment`.
 
     Args:
         dim: channels.
         num_heads: heads of the attention among the slots.
         num_slots: how many slots; a square number if they are pooled.
-        slots: "pool" averages them from the map, "learned" holds them as parameters.
-        slot_scale: factor of the cosine similarity (one over the paper's tau), "learned" or "constant"; it starts at
-            dim ** -0.5 (published code).
-        clustering: "soft" or "kmeans" (hard, iterative, starts from the pooled slots, has no scale).
+        slots: where initial slots come from: "pool" averages them from the map (eq. 1), "learned" shares parameters
+            between images (static row of table 6).
+        slot_scale: factor of the cosine, 1 / tau of eq. 2: "learned" (the paper) from dim ** -0.5 (published code) on,
+            or "constant" at that value.
+        clustering: "soft" (the paper's), or "kmeans": hard, iterative, without a scale. It stands for the k-means row
+            of table 6 but differs: the paper ran Clustered Attention, whose slots start from hashing, and its loss
+            became NaN; here the pooled slots are the first centres.
         kmeans_iterations: updates of the centres in "kmeans".
     """
 
@@ -87,20 +90,21 @@ class SlotMixer(nn.Module):
             Map, B, H * W, C.
         """
         slots = self.slots(self.initial_slots(source, grid))  # S_init
-        self.features(x.unflatten(1, grid))  # views listen; nothing reads the map in this shape
+        self.features(x.unflatten(1, grid))  # for visualisations only: nothing else reads the map in this shape
         slots, dispatch = self.cluster(slots, x)  # S
         return dispatch(self.attn(slots))  # S' and G
 
     def initial_slots(self, source: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Return the slots before clustering, B, M, C (GLMix eq. 1)."""
+        """Return the slots before clustering, B, M, C: averages of the map (GLMix eq. 1) or shared parameters."""
         if self.init_slots is not None:
             return self.init_slots.repeat(source.shape[0], 1, 1)  # a view of a parameter would break module hooks
         return pool_slots(source, grid, self.side)
 
     def cluster(self, slots: Tensor, features: Tensor) -> tuple[Tensor, Dispatch]:
         """Return clustered slots, B, M, C, and the dispatch to the positions of features, B, N, C (GLMix eq. 2-4)."""
-        if self.scale is None:
+        if self.clustering == "kmeans":
             return kmeans_cluster(slots, features, self.kmeans_iterations)
+        assert self.scale is not None
         return soft_cluster(slots, features, self.scale)
 
     def assignment(self, slots: Tensor, features: Tensor) -> Tensor:
@@ -114,13 +118,14 @@ class SlotMixer(nn.Module):
             Weights that sum to one over positions, B, M, H * W.
         """
         features = features.flatten(1, 2)
-        if self.scale is None:
+        if self.clustering == "kmeans":
             return kmeans(slots, features, self.kmeans_iterations)[0]
+        assert self.scale is not None
         return correspondence(slots, features, self.scale).softmax(dim=2)
 
 
 def self_attention(dim: int, num_heads: int) -> Attention:
-    """Build multi-head attention over tokens; its packed input projection is initialised as PyTorch's own is."""
+    """Build multi-head attention over tokens; qkv is drawn as nn.MultiheadAttention draws its packed projection."""
     attention = Attention(dim, num_heads=num_heads, qkv_bias=True)
     nn.init.xavier_uniform_(attention.qkv.weight)
     nn.init.zeros_(attention.qkv.bias)

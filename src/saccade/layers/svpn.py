@@ -18,7 +18,7 @@ class ExactSVPN(nn.Module):
     """Raise every singular value to the power `alpha`, keep the singular vectors; SoT eq. 5.
 
     Args:
-        alpha: exponent, in (0, 1].
+        alpha: exponent, above 0 and at most 1 (eq. 5: below 1; 1 changes nothing).
     """
 
     def __init__(self, alpha: float = 0.5) -> None:
@@ -35,19 +35,18 @@ class ExactSVPN(nn.Module):
 
 
 class ApproximateSVPN(nn.Module):
-    """Power-normalise r leading singular values and divide the rest by one number; SoT eq. 6 to 8.
+    """Power-normalise r - 1 leading singular values and divide the rest by lambda_r^(1 - alpha); SoT eq. 6 to 8.
 
-    Each value comes from power iteration on what is left of the matrix, always from the same start vector. After one
-    single step that start vector is mapped to zero by the remainder, so the published result for several values and one
-    iteration is rounding noise; here each value after the first then starts from its own vector, the start vector
-    modulated by a cosine.
+    Power iteration for each lambda_k runs on Q' (eq. 7) from v^(0). After one iteration Q' v^(0) = 0, so with
+    num_iter=1 the further values of the published code are rounding noise; there, and only there, v^(0) is multiplied
+    by a cosine of its own for each k > 1 (see `start_vector`).
 
     Args:
         size: columns of the matrices.
-        alpha: exponent, in (0, 1].
+        alpha: exponent, above 0 and at most 1 (eq. 5: below 1).
         num_sv: r, singular values to estimate; None takes all of them and leaves no remainder.
         num_iter: power iterations a value.
-        start: v^(0); "learned" starts from a normal draw that is trained, "ones" from a constant.
+        start: v^(0), which the paper leaves open: "learned", a trained normal draw, or "ones".
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class ApproximateSVPN(nn.Module):
         r = min(q.shape[-2:]) if self.num_sv is None else self.num_sv
         total: Tensor | None = None
         with full_precision(q):
-            for k in range(r):
+            for k in range(r):  # counts from 0, the paper from 1
                 sigma, outer = self.leading(rest, k)  # lambda_k, u_k v_k^T
                 scaled = sigma.pow(self.alpha) * outer
                 total = scaled if total is None else total + scaled
@@ -96,12 +95,12 @@ class ApproximateSVPN(nn.Module):
         for _ in range(self.num_iter):  # eq. 6
             u = F.normalize(q @ v, dim=-2)
             v = F.normalize(q.mT @ u, dim=-2)
-        sigma = u.mT @ q @ v
+        sigma = u.mT @ q @ v  # = ||Q^T u||, the paper's lambda, as v is Q^T u at unit length
         # a power's slope at zero is infinite; below this a value is nothing but rounding
         return sigma.clamp_min(1e-12), u @ v.mT
 
     def start_vector(self, k: int) -> Tensor:
-        """Return the vector v^(0) that power iteration for value k starts from."""
+        """Return the vector v^(0) that power iteration for value k, counted from 0, starts from."""
         start = cast(Tensor, self.start)
         if k == 0 or self.num_iter > 1:
             return start
@@ -122,7 +121,7 @@ def power_singular_values(q: Tensor, alpha: float = 0.5) -> Tensor:
 
     Args:
         q: matrices, ..., m, n.
-        alpha: exponent, in (0, 1].
+        alpha: exponent, above 0 and at most 1 (eq. 5: below 1; 1 changes nothing).
     """
     _checked(alpha)
     if torch.compiler.is_exporting() and alpha == 0.5:  # ONNX has no eigendecomposition
@@ -152,7 +151,7 @@ class PowerByEigenvectors(torch.autograd.Function):
         ctx.exponent = (alpha - 1) / 2
         x = q.double()
         gram = x.mT @ x
-        values, vectors = torch.linalg.eigh(gram)
+        values, vectors = torch.linalg.eigh(gram)  # the singular values, squared
         # a smooth bend needs to lie lower than a sharp one to leave the same values alone
         values = values.clamp_min(0) + (0.1 * RESOLUTION * bound_of_largest(gram)[..., 0]) ** 2
         turned = x @ vectors  # columns s_i u_i, in float64 since small ones are about to be enlarged

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from .padding import pad_to
 
-STEM_WIDTH = 64  # the block widths below are the published ones and follow from it
+STEM_WIDTH = 64  # channels of the stem, as in the published code
 
 
 class Stem(nn.Sequential):
-    """A convolution with a bias, then max pooling; no norm and no activation."""
+    """Stem of supplement A: 3x3 convolution with a bias, max pooling of stride 2; no norm, no activation."""
 
 
 class TokenEmbed(nn.Module):
@@ -50,8 +50,8 @@ class TokenEmbed(nn.Module):
 def block_strides(stride: int) -> tuple[int, int, int]:
     """Return the strides of the three blocks, 2 or 1, that make `stride` with the stem's 2.
 
-    All are 2 at stride 16, for images of 224 pixels. At 8 the last one is 1 (published for images of 112 pixels), at 4
-    the last two are (published for Swin's finer grid).
+    All are 2 at stride 16, for images of 224 pixels. At 8 the last one is 1 (the 7-layer SoT, supplement A, for images
+    of 112), at 4 the last two are (for Swin's finer grid; published code).
     """
     if stride not in (4, 8, 16):
         raise ValueError(f"stride={stride} was asked of a convolutional token embedding; allowed are 4, 8 and 16")
@@ -87,7 +87,7 @@ class DenseNetEmbed(TokenEmbed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H, W."""
-        return super().forward(pad_to(x, self.stride - 1))
+        return super().forward(pad_to(x, self.stride - 1))  # the least side that leaves one token
 
 
 class DenseBlock(nn.Module):
@@ -106,7 +106,7 @@ class DenseBlock(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """Norm, 1x1 convolution, norm, 3x3 convolution, where a norm is a ReLU or batch norm and ReLU."""
+    """ReLU, 1x1 convolution, ReLU, 3x3 convolution; `norm` puts a batch norm in front of each ReLU."""
 
     def __init__(self, width: int, growth: int, *, norm: bool) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class DenseLayer(nn.Module):
 
 
 class Transition(nn.Module):
-    """Batch norm, 1x1 convolution and, if it halves, 2x2 average pooling."""
+    """Batch norm without ReLU, 1x1 convolution and, if it halves, 2x2 average pooling."""
 
     def __init__(self, width: int, out: int, *, halve: bool) -> None:
         super().__init__()
