@@ -310,6 +310,7 @@ class Classes:
         self.spec, self.file = spec, file
         self.same, self.order, self.note = True, None, ""
         names = list(map(str, names)) if isinstance(names, list) else None
+        self.count = None if names is None else len(names)
         if names is None:
             if len(spec.outputs) > 1:
                 self.note = (
@@ -334,16 +335,21 @@ class Classes:
         Returns:
             Those that are for other classes, or in an order that they cannot be brought to.
         """
-        fits = self.fits(rows)
         self.say(rows)
-        own = model.state_dict()
+        own, others = model.state_dict(), self._for_others(before, rows)
         with torch.no_grad():
-            for key, value in before.items():
-                if not fits:
-                    own[key].copy_(value)
-                elif self.order is not None and rows is not None and key in rows:
+            for key in others:
+                own[key].copy_(before[key])
+            if self.same and self.order is not None:
+                for key in rows or ():
                     own[key].copy_(own[key][self.order])
-        return [] if fits else list(before)
+        return others
+
+    def _for_others(self, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
+        """Return the tensors that are for other classes; a row for each of as many others would fit by chance."""
+        if self.fits(rows) or (not self.same and rows is None and self.count not in (None, len(self.spec.outputs))):
+            return []  # in the latter case what has a row for each class has not been loaded
+        return list(before) if self.same or rows is None else [key for key in before if key in rows]
 
     def fits(self, rows: set[str] | None) -> bool:
         """Tell whether tensors of the file can answer for the data's classes, given those with a row for each."""

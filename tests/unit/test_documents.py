@@ -9,7 +9,7 @@ import pytest
 from saccade.data.reader import READERS
 from saccade.explanation.request import VIEWS
 from saccade.plugins import PLUGINS
-from saccade.tasks.task import TASKS
+from saccade.tasks.registering import TASKS
 from support.docs import PAGES
 
 ROOT = Path(__file__).parents[2]

@@ -80,7 +80,7 @@ def test_weights_cannot_name_an_option_that_is_no_argument_of_the_models_constru
         (("model", "name"), 5, "name = 5"),
         (("model", "pretrained"), True, "model.pretrained = True"),
         (("model", "checkpoint"), "/etc/passwd", "model.checkpoint = "),
-        (("model", "secret"), 1, "no setting 'secret'"),
+        (("model", "secret"), 1, "unknown setting 'secret'"),
         (("model", "options", "depth"), "many", "model.options.depth = 'many'"),
         (("model", "options", "depth"), 10**9, "model.options.depth"),
         (("model", "options", "depth"), 10**5, "far more memory than the weights"),

@@ -72,7 +72,7 @@ def add_kernels(parser: ArgumentParser, *, default: str | None = "auto") -> None
         "--kernels",
         default=default,
         metavar="auto|off|NAME,...",
-        help="kernels that may run, see `saccade kernels`; --kernels=-NAME leaves one out (default: auto)",
+        help="kernels that may run, see `saccade kernels`; --kernels=-NAME leaves one out",
     )
 
 

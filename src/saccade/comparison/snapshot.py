@@ -20,8 +20,9 @@ from ..tasks import Task
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, find_task, open_samples
 from ..training.engine import describe_kind, repeated_blocks
+from ..training.identity import starts_from
 from ..training.parallel import Alone
-from ..training.setup import Parts, assemble, limit_samples, resolve, starts_from
+from ..training.setup import Parts, assemble, limit_samples, resolve
 from ..wording import count_of
 from .arms import changed
 

@@ -58,6 +58,11 @@ class Fault(NamedTuple):
     samples: int = 1
 
 
+def read_faults(record: Mapping[str, Any]) -> dict[str, Fault]:
+    """Return what a state says could not be read; earlier versions kept the reason alone."""
+    return {name: Fault(why) if isinstance(why, str) else Fault(*why) for name, why in record.items()}
+
+
 class BadSample(ValueError):  # noqa: N818
     """A sample that cannot be used.
 

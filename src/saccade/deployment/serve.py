@@ -168,7 +168,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _open(target: str | Path, *, device: str, kernels: str, trust: bool) -> tuple[Predictor, Explainer | None]:
+def _open(target: str | Path, *, device: str, kernels: str = "auto", trust: bool) -> tuple[Predictor, Explainer | None]:
     predictor = open_predictor(target, device=device, kernels=kernels, trust=trust)
     # What is slow the first time, or fails, does so before anyone asks.
     blank = np.zeros((predictor.img_size, predictor.img_size, 3), np.uint8)

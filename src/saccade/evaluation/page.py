@@ -7,7 +7,7 @@ from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, next_section, paragraph, render_page, table
 from ..report.rows import Interval, interval_chart
 from ..statistics.bootstrap import ResampledDifference, fewer
-from ..tasks.task import TASKS
+from ..tasks.registering import TASKS
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
 from .page_parts import (

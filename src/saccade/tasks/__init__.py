@@ -15,9 +15,10 @@ from .classification import Classify
 from .detection import Detect
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
+from .registering import TASKS, register_task
 from .regression import Regress
 from .segmentation import Segment
-from .task import TASKS, Task, register_task
+from .task import Task
 from .text import ClassifyText
 from .vqa import AnswerQuestions
 

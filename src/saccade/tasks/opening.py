@@ -8,7 +8,8 @@ from ..data.open import Data, open_configured
 from ..data.table import Table
 from ..data.targets import Targets
 from ..registry import parse_options
-from .task import TASKS, Task
+from .registering import TASKS
+from .task import Task
 
 
 @dataclass(frozen=True)

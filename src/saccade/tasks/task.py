@@ -26,7 +26,6 @@ from ..data.table import Table
 from ..data.targets import Counts, Targets
 from ..data.validation import Validation
 from ..models._identify import resolve_name
-from ..registry import Registry
 from .answer import Answer
 from .metric import PLACE, Metrics, MetricSpec
 from .page import Page
@@ -397,16 +396,3 @@ class Task(nn.Module):
     def served_record(cls, answer: Answer) -> dict[str, Any]:
         """Return an answer as a server tells it, with what is drawn on the image."""
         return answer.record
-
-
-TASKS: Registry[type[Task]] = Registry("task", group="saccade.tasks", home="saccade.tasks")
-
-
-def register_task(name: str) -> Any:
-    """Return a decorator that registers a task under the name it has on the command line."""
-
-    def put(task: type[Task]) -> type[Task]:
-        task.name = name
-        return TASKS.register(name)(task)
-
-    return put

@@ -1,7 +1,6 @@
 """The training loop: epochs of steps, what is measured after each, and the state by which it can stop anywhere."""
 
 import signal
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from ..config import TrainConfig
 from ..data.feed import Expand
-from ..data.image import Fault, count_bad
+from ..data.image import count_bad, read_faults
 from ..data.loader import check_bad
 from ..data.validation import Validation
 from ..freezing import still
@@ -24,11 +23,12 @@ from ..wording import count_of
 from .allowance import Allowance, Late
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
+from .identity import differences, differences_beside
 from .lifecycle import on_signal
 from .optim import warmup_of
 from .optimizer_state import load_optimizer_state, optimizer_state
 from .parallel import World, fill, held_whole, whole, whole_state
-from .setup import Parts, differences, differences_beside
+from .setup import Parts
 from .step import Step
 from .time_limit import TimeLimit, whole_epochs
 
@@ -355,8 +355,8 @@ class Loop(Step):
         self.earlier_kernels = record.get("kernels", [])
         if record["scaler"] and self.scaler.is_enabled():  # only where both are in half precision
             self.scaler.load_state_dict(record["scaler"])
-        self.feed.bad.update(_faults(record["bad"]))
-        self.parts.validation.bad |= _faults(record["bad_validation"]) | self.parts.validation.bad
+        self.feed.bad.update(read_faults(record["bad"]))
+        self.parts.validation.bad |= read_faults(record["bad_validation"]) | self.parts.validation.bad
         if self.world.is_main:
             self.totals.copy_(state.tensors["totals"])
             self.run.forget_after(self.epoch)
@@ -398,8 +398,3 @@ def validate(task: Task, validation: Validation, expand: Expand, world: World) -
         metrics.join(world.gather(metrics.state()))
     world.unite(validation.bad)
     return metrics
-
-
-def _faults(record: Mapping[str, Any]) -> dict[str, Fault]:
-    """Return what a state says could not be read; earlier versions kept the reason alone."""
-    return {name: Fault(why) if isinstance(why, str) else Fault(*why) for name, why in record.items()}

@@ -19,12 +19,12 @@ from ..files import write_text
 from ..runs import RunError, hold, require_apart
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
+from ..training.identity import starts_from
 from ..training.loop import Interrupted
 from ..training.overrides import ADDED, names_of
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
-from ..training.setup import starts_from
 from ..training.trial import prepare_ground
 from ..wording import count_of
 from .halving import Rung, say_rungs

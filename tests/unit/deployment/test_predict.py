@@ -45,7 +45,9 @@ def test_bad_files_are_reported_in_their_place_and_the_rest_is_asked(tmp_path):
     problems = [p.problem for p in got]
     assert [p.name for p in got if p.problem is None] == [str(path) for path in good]
     assert [bool(p) for p in problems] == [False, True, True, True, False, True]
-    for problem, word in zip(problems[1:4] + problems[5:], ("empty", "truncated", "text", "not there"), strict=True):
+    for problem, word in zip(
+        problems[1:4] + problems[5:], ("empty", "truncated", "text", "does not exist"), strict=True
+    ):
         assert word in problem
     assert all(not p.answers for p in got if p.problem)
 

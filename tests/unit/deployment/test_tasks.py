@@ -28,7 +28,7 @@ from saccade.deployment.serve import _open
 from saccade.deployment.writers import write_predictions
 from saccade.runs import Run
 from saccade.tasks import Answer, Classify, MetricSpec, Task
-from saccade.tasks.task import TASKS
+from saccade.tasks.registering import TASKS
 from support.exports import BUNDLE, CLASSES, COLUMNS, colourful, tiny_onnx, trained_run
 from support.serving import running
 

@@ -195,7 +195,7 @@ def test_bad_input_is_refused_in_plain_words(tmp_path):
     text.write_text("not an image")
     for wrong, error, words in [
         (text, BadSample, "not an image"),
-        (tmp_path / "none.png", BadSample, "not there"),
+        (tmp_path / "none.png", BadSample, "does not exist"),
         (tmp_path, BadSample, "it is a folder"),
         ([], ValueError, "at least one"),
         (np.zeros((4, 4, 3)), ValueError, "uint8"),

@@ -274,7 +274,7 @@ def test_everyone_asks_a_trained_model_as_its_validation_did(trained, tmp_path):
         found = saccade.evaluate(target, data=str(data), quiet=True, **options)
         return next(iter(found.runs.values())).metrics["miou"].value
 
-    assert miou(run.path) == miou(alone) == run.score != miou(alone, task="segment")
+    assert miou(run.path) == miou(alone) == run.score != miou(alone, task="segment:test=whole,flip=false")
 
 
 def test_a_file_that_asks_in_ways_there_are_not_is_refused():

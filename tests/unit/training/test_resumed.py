@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from saccade.config import ConfigError
 from saccade.runs import Run, RunError
 from saccade.state import StateError
-from saccade.training.setup import differences
+from saccade.training.identity import differences
 from saccade.training.train import train
 from support.trainings import TINY, assert_same_end, environment, png_folder, settings
 

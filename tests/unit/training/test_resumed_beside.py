@@ -17,7 +17,7 @@ from saccade.runs import RunError
 from saccade.state import StateError
 from saccade.tasks.auxiliary.label_maps import LabelMaps, save_label_maps
 from saccade.tasks.opening import choose_task
-from saccade.training.setup import beside_of, differences_beside
+from saccade.training.identity import beside_of, differences_beside
 from saccade.weights import save_model
 from support.trainings import assert_same_end, png_folder
 

@@ -20,7 +20,8 @@ from ...layers.numerics import upcast
 from ...layers.second_order import SecondOrder
 from ..answer import Answer, require_width
 from ..metric import MetricSpec
-from ..task import Task, register_task
+from ..registering import register_task
+from ..task import Task
 from .metrics import ClassificationMetrics, metric_specs
 from .page import ClassificationPage
 

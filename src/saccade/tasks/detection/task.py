@@ -18,10 +18,11 @@ from ...data.spec import InputSpec
 from ..answer import Answer
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
+from ..registering import register_task
 from ..segmentation.augment import CropAugment
 from ..segmentation.drawing import name_colours
 from ..segmentation.pyramid import any_size_options
-from ..task import Task, register_task
+from ..task import Task
 from .anchors import FINEST, halvings_for
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder

@@ -20,7 +20,8 @@ from ...layers.numerics import upcast
 from ..answer import Answer, require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
-from ..task import Task, register_task
+from ..registering import register_task
+from ..task import Task
 from .data import SoftLabels, claims, read_labels
 from .metrics import MultilabelMetrics, metric_specs
 from .page import MultilabelPage

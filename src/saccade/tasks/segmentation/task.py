@@ -25,7 +25,7 @@ from ..answer import Answer
 from ..classification.task import weigh_classes
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
-from ..task import register_task
+from ..registering import register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
 from .data import COLUMNS, LOOKED, MaskEncoder, MaskTargets, read_masks

@@ -17,7 +17,7 @@ from ...data.targets import Counts, Targets
 from ...data.validation import Validation
 from ..classification.task import Classify
 from ..metric import MetricSpec
-from ..task import register_task
+from ..registering import register_task
 from .data import TextSource, TextTargets
 from .feed import KeepTexts, LengthOrder, TokenFeed, TokenValidation
 from .hosted import OnHuggingFace

@@ -17,7 +17,7 @@ from ...data.spec import InputSpec
 from ...layers.numerics import upcast
 from ..classification.task import OneOf, read_logits
 from ..metric import PLACE, Metrics, MetricSpec
-from ..task import register_task
+from ..registering import register_task
 from ..text.hosted import OnHuggingFace
 from ..text.tokens import INPUTS, Reading
 from .data import AnswerTargets, VqaOptions, open_questions

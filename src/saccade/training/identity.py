@@ -1,0 +1,93 @@
+"""What a run depends on and its state does not hold: its samples, its teacher, the weights that it starts from."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import ModelConfig
+from ..data.source import Source, Stream
+from ..data.spec import InputSpec
+from ..data.split import abbreviate
+from ..files import fingerprint
+from ..starting import weights_file
+from ..tasks import Task
+from ..tasks.hosting import PREFIX as HOSTED
+from ..tasks.opening import TaskChoice
+
+
+def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
+    """Return what tells images apart, as JSON holds it; where they lie does not matter."""
+    return {
+        "classes": list(train.outputs),
+        "training": [train.length, ""] if isinstance(train, Stream) else [len(train), train.fingerprint()],
+        "validation": [len(val), val.fingerprint()],
+        "steps": steps,
+    }
+
+
+def beside_of(task: Task, spec: InputSpec) -> dict[str, Any]:
+    """Return what tells apart, beside the images, what a run depends on and its state does not hold, as JSON."""
+    new: Any = getattr(task.model, "new_parameters", None)
+    return {
+        "learns_from": task.learns_from(),
+        "new": None if new is None else _digest(sorted(new)),
+        "spec": _facts(spec.to_dict()),
+    }
+
+
+def starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
+    """Return what tells apart the files of weights that a model starts from, by what to call them."""
+    if choice.kind.builds(model.name):
+        folder = Path(model.name.removeprefix(HOSTED)).expanduser()
+        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    else:
+        file = weights_file(model)
+        files = [] if file is None else [file]
+    return {"the weights that it starts from": fingerprint(*files)} if files else {}
+
+
+def _facts(values: Mapping[str, Any], prefix: str = "", depth: int = 4) -> dict[str, str]:
+    """Return digests of values by dotted name; those of deep mappings as a whole."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        deeper = isinstance(value, dict) and depth > 1
+        full = f"{prefix}{name}"
+        found |= _facts(value, f"{full}.", depth - 1) if deeper else {full: _digest(value)}
+    return found
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return in words how images differ from those a run was begun with."""
+    changes = []
+    if begun["classes"] != now["classes"]:
+        gone = [name for name in begun["classes"] if name not in now["classes"]]
+        new = [name for name in now["classes"] if name not in begun["classes"]]
+        changes += [f"the classes {abbreviate(gone)} are gone"] if gone else []
+        changes += [f"the classes {abbreviate(new)} are new"] if new else []
+        changes += [] if gone or new else ["the classes are in another order"]
+    for role in ("training", "validation"):
+        (before, was), (count, is_now) = begun[role], now[role]
+        if before != count:
+            changes.append(f"there were {before} {role} samples and are {count}")
+        elif was != is_now:
+            changes.append(f"the {count} {role} samples have other names, labels or contents")
+    if not changes and begun["steps"] != now["steps"]:
+        changes.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
+    return changes
+
+
+def differences_beside(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return in words what else differs; what a state of an earlier version does not hold is not compared."""
+    before, after = begun.get("learns_from", {}), now.get("learns_from", {})
+    changes = [f"{what} changed" for what in before if after.get(what) != before[what]]
+    if begun.get("new") is not None and begun["new"] != now.get("new"):
+        changes.append("model.checkpoint has weights of other parts of the model")
+    before, after = begun.get("spec", {}), now.get("spec", {})
+    other = [name for name in before if name in after and before[name] != after[name]]
+    return changes + ([f"its inputs and outputs are described otherwise: {abbreviate(other)}"] if other else [])
