@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..wording import is_memory_error
-from .apply import apply
+from .apply import apply, strip
 
 FIRST = 8  # calls of a kind that are made again: compiling, capturing and replaying a graph are over by then
 Result = TypeVar("Result")
@@ -26,7 +26,8 @@ class Guard:
     """
 
     def __init__(self, model: nn.Module, mode: str, use: str = "auto", *, renew: Callable[[], Any] = lambda: None):
-        self.model, self.mode, self.renew = model, mode, renew
+        self.model, self.mode, self.use, self.renew = model, mode, use, renew
+        strip(model)  # of what somebody else applied, so that all there is can be taken out
         self.handle = apply(model, mode, use)
         self.failure = ""  # what made kernels be left out: an error's first line
         self.calls: Counter[Hashable] = Counter()
@@ -60,7 +61,13 @@ class Guard:
         if not failure:
             return result[0]
         names = self.leave_out(failure)
-        again = work()  # an error of the plain model is its own
+        try:
+            again = work()
+        except Exception:  # the plain model's own, of which kernels are innocent
+            self.handle.undo()
+            self.handle, self.failure = apply(self.model, self.mode, self.use), ""
+            self.renew()
+            raise
         self.warn(names)
         return again
 
@@ -75,6 +82,8 @@ class Guard:
             failure = f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
         else:
             return ""
+        if any(tensor.is_cuda for tensor, _ in kept):  # what the call has started may still write, on another stream
+            torch.cuda.synchronize()
         with torch.no_grad():
             for tensor, value in kept:
                 tensor.copy_(value)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
+import torch
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -200,6 +201,7 @@ class Pyramid(Backbone):
 
 def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bool) -> Tensor:
     """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
+    recompute = recompute and torch.is_grad_enabled()  # a checkpoint waits for the GPU even where it keeps nothing
     for block in blocks:
         x = _recomputed(block, x, *args) if recompute else block(x, *args)
     return x

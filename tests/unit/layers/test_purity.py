@@ -26,6 +26,7 @@ EXCEPTIONS = {
     ("layers/numerics.py", "is_autocast_enabled"): "precision guards have to know what autocast does to products",
     ("layers/svpn.py", "PowerByEigenvectors"): "exact svPN: a gradient that is finite at equal values is the paper's",
     ("layers/svpn_products.py", "SquareRootByProducts"): "the same for graphs that have no eigendecomposition",
+    ("models/_backbone.py", "is_grad_enabled"): "a checkpoint keeps the generators' states, for which a GPU is waited",
     ("tasks/detection/keep_triton.py", "torch.library"): KEEP,
     ("tasks/detection/keep_triton.py", "triton"): KEEP,
     ("tasks/detection/keep_triton.py", "is_cuda"): KEEP,

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from ...layers.glmix import Block, ConvMlp, GLMix, LocalConv, MapAttention
 from ...layers.slots import SlotMixer
-from ..fused import Fused, plain_class
+from ..compiling import compiles_for_gpu
+from ..fused import Fused
 from ..ops import norm
 from ..ops.norm import Joined
 from ..precision import Run, as_products_read
 from .attention import attend, converted, last_of
 from .depthwise import FusedDepthwiseConv
-from .slots import FusedSlotMixer
+from .gelu import FusedGelu
+from .slots import FusedSlotMixer, UnpaddedSlots
 
 
 class FusedBlock(Fused, Block):
@@ -25,8 +27,8 @@ class FusedBlock(Fused, Block):
     plain = Block
 
     def takes(self, x: Tensor, grid: tuple[int, int]) -> bool:  # noqa: ARG002
-        """Whether a map is on a GPU."""
-        return x.is_cuda
+        """Whether a call is compiled for a GPU."""
+        return compiles_for_gpu(x)
 
     def fused(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape."""
@@ -49,7 +51,7 @@ class FusedBlock(Fused, Block):
 
     def _is_bare(self) -> bool:
         """Whether what the two parts return is added as it is."""
-        own = type(self.mixer) in (GLMix, MapAttention) and plain_class(type(self.mlp)) is ConvMlp
+        own = type(self.mixer) in (GLMix, MapAttention) and type(self.mlp) in MLPS
         return own and all(type(step) is nn.Identity for step in (self.ls1, self.ls2, self.drop_path))
 
 
@@ -87,11 +89,16 @@ class FusedLocalConv(Fused, LocalConv):
         return mix_locally(Run(), self, x.flatten(1, 2), grid).unflatten(1, grid)
 
 
+# Modules that a block runs itself, plain or replaced.
+LOCALS, MLPS = (LocalConv, FusedLocalConv), (ConvMlp, FusedConvMlp)
+SLOTS = (SlotMixer, UnpaddedSlots, FusedSlotMixer)
+
+
 def linear_layers(block: Any) -> list[nn.Linear]:
     """Return the layers of a block that read the weights of its run."""
     local: Any = getattr(block.mixer, "local_branch", None)
     attention: Any = getattr(getattr(block.mixer, "global_branch", block.mixer), "attn", None)
-    parts: list[Any] = [part for part in (local, block.mlp) if plain_class(type(part)) in (LocalConv, ConvMlp)]
+    parts: list[Any] = [part for part in (local, block.mlp) if type(part) in (*LOCALS, *MLPS)]
     parts += [attention] if converted(attention) else []
     return [layer for part in parts for layer in part.children() if type(layer) is nn.Linear]
 
@@ -140,12 +147,13 @@ def last_layer(run: Run, mixer: Any, x: Tensor) -> nn.Module | None:
     if type(mixer) is MapAttention:
         return last_of(run, mixer.attn, x)
     local: Any = getattr(mixer, "local_branch", None)
-    return local.pointwise2 if plain_class(type(local)) is LocalConv and mixer.mixer != "local_global" else None
+    known = type(local) in LOCALS and len(local) == 3
+    return local.pointwise2 if known and mixer.mixer != "local_global" else None
 
 
 def mix_locally(run: Run, local: Any, x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Return what the local branch makes of a map, B, H * W, C."""
-    if plain_class(type(local)) is not LocalConv or len(local) != 3:
+    if type(local) not in LOCALS or len(local) != 3:
         return local(x.unflatten(1, grid)).flatten(1, 2)
     if joins(local.depthwise, x):
         before = run.cut_off(local.pointwise1)
@@ -157,7 +165,7 @@ def mix_locally(run: Run, local: Any, x: Tensor, grid: tuple[int, int]) -> Tenso
 
 def mix_globally(run: Run, mixer: Any, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
     """Return what the global branch makes of a map, as `SlotMixer.forward` does."""
-    if plain_class(type(mixer)) is not SlotMixer:
+    if type(mixer) not in SLOTS:
         return mixer(x, source, grid)
     slots, dispatch = mixer.cluster(mixer.initial_slots(source, grid), x)
     gathers = isinstance(mixer, FusedSlotMixer) and mixer.gathers(slots, x)
@@ -168,9 +176,9 @@ def mix_globally(run: Run, mixer: Any, x: Tensor, source: Tensor, grid: tuple[in
 
 def transform(run: Run, mlp: Any, x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Return what the feed-forward part makes of a map."""
-    if plain_class(type(mlp)) is not ConvMlp:
+    if type(mlp) not in MLPS:
         return mlp(x, grid)
-    exact = plain_class(type(mlp.act)) is nn.GELU and mlp.act.approximate == "none"
+    exact = type(mlp.act) in (nn.GELU, FusedGelu) and mlp.act.approximate == "none"
     if exact and joins(mlp.depthwise, x):
         before = run.cut_off(mlp.fc1)
         hidden = mlp.depthwise.joined(run.linear(mlp.fc1, x), grid, residual=True, gelu=True, before=before)
