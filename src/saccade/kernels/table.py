@@ -59,6 +59,7 @@ KERNELS: tuple[Kernel, ...] = (
         name="window_bias",
         does="window attention by products in compiled training, where the fused kernel refuses the bias's layout",
         replacements=(WindowAttentionByProducts,),
+        modes=("train",),
         workaround=True,
     ),
     # GLMix and GLNet.
