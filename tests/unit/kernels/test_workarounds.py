@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from saccade.kernels import workarounds
-from saccade.kernels.workarounds import WindowAttentionByProducts, attend_by_products
+from saccade.kernels.modules.attention import attend_by_products
+from saccade.kernels.workarounds import WindowAttentionByProducts
 from saccade.layers.window import WindowAttention
 
 

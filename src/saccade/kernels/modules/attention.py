@@ -77,18 +77,20 @@ def attend(run: Run, attention: Any, x: Tensor) -> Tensor:
     return attention.run(run, x) if shares(run, attention, x) else attention(x)
 
 
-def attend_by_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attend with keys that nothing weighs added up to a multiple of eight: only aligned rows have fast products.
+def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Attend with keys padded to a multiple of eight and masked there: only aligned rows have fast products.
 
     Args:
         query: ..., N, d, as keys and values.
         key: with as many heads.
         value: with as many heads.
+        bias: added to the logits, ..., N, N.
     """
     more = -key.shape[-2] % 8
     key, value = (F.pad(x, (0, 0, 0, more)) for x in (key, value))
     logits = query * query.shape[-1] ** -0.5 @ key.mT
-    if more:
+    if bias is None and more:
         bias = logits.new_zeros(key.shape[-2] - more)
+    if bias is not None:
         logits = logits + F.pad(bias, (0, more), value=float("-inf"))
     return logits.softmax(dim=-1) @ value

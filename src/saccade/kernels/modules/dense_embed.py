@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from ...layers.padding import pad_to
 from ...layers.token_embed import DenseBlock, DenseNetEmbed, Transition
-from ..compiling import compiles_for_gpu
 from ..fused import Fused
 from ..ops.moments import Moments
 from ..ops.positions import as_map, rows
 from ..ops.row_product import RowProduct
-from ..precision import as_products_read, convert
+from ..precision import as_products_read, convert, converts
 from .dense_parts import folded, has_norms, stages, track
 
 GROUP = 3  # new pieces that later layers read side by side
@@ -71,7 +70,7 @@ def pieces_by_rows(x: Tensor, block: DenseBlock) -> list[Tensor]:
         if readers
     ]
     kernels: Sequence[Tensor] | None = None
-    if converts_at_once(x) and all(type(conv) is nn.Conv2d for conv in second):
+    if not torch.is_grad_enabled() and converts(x) and all(type(conv) is nn.Conv2d for conv in second):
         dtype = torch.get_autocast_dtype("cuda")
         weights, kernels = convert(weights, dtype), convert([conv.weight for conv in second], dtype)
     for turn, (read, readers) in enumerate(reads):
@@ -104,11 +103,6 @@ def product(x: Tensor, weight: Tensor, *, parts: int) -> Tensor:
     """Return x @ weight^T of very many rows in the precision that products have; see `RowProduct`."""
     x = as_products_read(x)
     return RowProduct.apply(x, weight.to(x.dtype), parts)
-
-
-def converts_at_once(x: Tensor) -> bool:
-    """Whether a block's weights are converted in one kernel: in inference under autocast, compiled for a GPU."""
-    return not torch.is_grad_enabled() and compiles_for_gpu(x) and torch.is_autocast_enabled("cuda")
 
 
 def pooled_transition(pieces: Sequence[Tensor], transition: Transition) -> Tensor | None:

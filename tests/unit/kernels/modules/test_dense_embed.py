@@ -135,7 +135,7 @@ def test_weights_converted_at_once_are_those_converted_one_by_one(depth, monkeyp
     monkeypatch.setattr(dense_embed, "as_products_read", lambda x: x.bfloat16())
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         want = pieces_by_rows(x, block)
-        monkeypatch.setattr(dense_embed, "converts_at_once", lambda _: True)
+        monkeypatch.setattr(dense_embed, "converts", lambda _: True)
         monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
         got = pieces_by_rows(x, block)
     assert len(got) == depth + 1
