@@ -33,8 +33,10 @@ class Run:
         found = dict.fromkeys(w for layer in layers for w in (layer.weight, layer.bias) if _is_full_precision(w))
         matrices, biases = [w for w in found if w.dim() > 1], [w for w in found if w.dim() == 1]
         dtype = torch.get_autocast_dtype("cuda")
-        if matrices:
+        if matrices and torch.is_grad_enabled():
             self.held.update(zip(matrices, Converted.apply(dtype, *matrices), strict=True))
+        elif matrices:  # torch 2.11 loses outputs of a function of many tensors that it compiles without gradients
+            self.held.update(zip(matrices, convert(matrices, dtype), strict=True))
         if biases:  # their gradients are converted where they are summed
             self.held.update(zip(biases, convert(biases, dtype), strict=True))
 

@@ -13,6 +13,7 @@ from .modules.depthwise import FusedDepthwiseConv
 from .modules.gelu import FusedGelu
 from .modules.glmix import FusedBlock, FusedConvMlp, FusedLocalConv
 from .modules.nommer import HalfPrecisionSynergy
+from .modules.patches import FusedPatchConv
 from .modules.slots import FusedSlotMixer, UnpaddedSlots
 from .modules.stem import FusedStem
 from .workarounds import WindowAttentionByProducts
@@ -99,6 +100,15 @@ KERNELS: tuple[Kernel, ...] = (
         replacements=(FusedGelu,),
         within=(Backbone,),
         gain="1.03x GLNet-STL training, H200",
+        record=H200,
+    ),
+    # Pyramids.
+    Kernel(
+        name="patches",
+        does="patch embeddings of a pyramid as products, in a model compiled whole",
+        replacements=(FusedPatchConv,),
+        modes=("infer",),
+        gain="TODO",
         record=H200,
     ),
     # NomMer.

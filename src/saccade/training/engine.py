@@ -158,7 +158,8 @@ def _share_drop_path(block: nn.Module) -> None:
             and child.drop_prob
             and not (child._forward_hooks or child._forward_pre_hooks)
         ):
-            setattr(parent, name, DropPath(child.drop_prob, scale=child.scale_by_keep, device=device))
+            shared = DropPath(child.drop_prob, scale=child.scale_by_keep, device=device)
+            setattr(parent, name, shared.train(child.training))
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

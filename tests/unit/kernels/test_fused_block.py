@@ -211,10 +211,11 @@ def test_a_block_compiled_for_training_on_a_gpu_reaches_every_kernel(monkeypatch
         monkeypatch.setattr(home, "shared_memory", lambda _: 232_448)
     monkeypatch.setattr(nn.init, "trunc_normal_", lambda tensor, **_: tensor)  # looks at numbers, which fakes lack
     torch.compiler.reset()
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
-        block = Block(16, MIXERS[kind](), mlp_ratio=2, pos_conv=True, conv_mlp=True)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with torch.device("cuda"):
+            block = Block(16, MIXERS[kind](), mlp_ratio=2, pos_conv=True, conv_mlp=True)
+            x = torch.empty(3, 64, 16, dtype=torch.bfloat16, requires_grad=True)
         handle = apply(block, "train", "auto")
-        x = torch.empty(3, 64, 16, dtype=torch.bfloat16, requires_grad=True)
         torch.set_autocast_enabled("cuda", True)
         try:
             torch.compile(block, backend=look, fullgraph=True, dynamic=False)(x, (8, 8))
@@ -226,3 +227,27 @@ def test_a_block_compiled_for_training_on_a_gpu_reaches_every_kernel(monkeypatch
     assert called["attention_forward"] == 1
     assert called["convert"] == 3  # matrices, biases, gradients of matrices
     assert called["gather_slots"] == called["scatter_slots_back"] == gathers
+
+
+@not_interpreted
+def test_a_block_compiled_for_inference_under_autocast_converts_its_weights_at_once(monkeypatch):
+    called: Counter = Counter()
+
+    def look(graph, _):
+        called.update(str(node.target) for node in graph.graph.nodes if "_foreach_mul" in str(node.target))
+        return graph.forward
+
+    monkeypatch.setattr(cluster, "shared_memory", lambda _: 232_448)
+    monkeypatch.setattr(nn.init, "trunc_normal_", lambda tensor, **_: tensor)  # looks at numbers, which fakes lack
+    torch.compiler.reset()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        with torch.device("cuda"):
+            block = Block(16, MIXERS["attention"](), mlp_ratio=2, pos_conv=True, conv_mlp=True)
+            x = torch.empty(3, 64, 16)
+        apply(block, "infer", "auto")
+        torch.set_autocast_enabled("cuda", True)
+        try:
+            torch.compile(block, backend=look, fullgraph=True, dynamic=False)(x, (8, 8))
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+    assert sum(called.values()) == 2  # matrices, biases
