@@ -322,8 +322,9 @@ class Sweep:
 
 def own_rate(name: str, samples: int) -> float:
     """Return the rate that a family's model gets by itself for so many images, before it is scaled to their batches."""
+    from saccade.settings.families import family_of
     from saccade.training.defaults import batch_for
-    from saccade.training.recipes import configure, family_of
+    from saccade.training.recipes import configure
 
     usual, family = configure("small", {}), family_of("small", MODELS[name])
     assert family is not None

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         attached,
         from_pretrained,
     )
+    from .settings.recipes import list_recipes
     from .tasks import Classify, Distillation, Multilabel, Regress, RelativeLocalization, TokenLabelling
-    from .training.recipes import list_recipes
     from .training.train import train
     from .tuning.tune import tune
 
@@ -93,7 +93,7 @@ HOMES = {
     "evaluate": "evaluation.evaluate",
     "explain": "explanation.explain",
     "export": "deployment.export",
-    "list_recipes": "training.recipes",
+    "list_recipes": "settings.recipes",
     "load_model": "building",
     "optimize": "deployment.optimize",
     "predict": "deployment.predict",
@@ -103,7 +103,7 @@ HOMES = {
 }
 PACKAGES = (
     *("comparison", "data", "deployment", "evaluation", "explanation", "kernels", "layers"),
-    *("models", "plugins", "report", "statistics", "tasks", "training", "tuning"),
+    *("models", "plugins", "report", "settings", "statistics", "tasks", "training", "tuning"),
 )
 
 

@@ -51,8 +51,8 @@ class Parser(ArgumentParser):
 
     def _suggest(self, flag: str) -> str:
         """Return the end of a message that names the flag or setting that was probably meant."""
-        from .aliases import find_alias
-        from .config import TrainConfig, flatten
+        from .settings import TrainConfig, flatten
+        from .settings.aliases import find_alias
 
         known, name = self._option_string_actions, flag.strip("-").replace("-", "_")
         named = (setting for setting in flatten(TrainConfig()) if setting.rpartition(".")[2] == name)
@@ -123,7 +123,7 @@ def _without_verb(words: list[str]) -> NoReturn:
 
 
 def _nearest(word: str, known: Any) -> str:
-    from .config import nearest
+    from .settings import nearest
 
     return nearest(word, known)
 

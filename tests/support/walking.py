@@ -20,7 +20,7 @@ import yaml
 
 import saccade
 from saccade.cli import main
-from saccade.training.recipes import read_recipe
+from saccade.settings.recipes import read_recipe
 from support.arrived import lost
 from support.docs import Item
 from support.stand_ins import StandIns, interrupt, named, remove

@@ -5,9 +5,10 @@ import typing
 import pytest
 import yaml
 
-from saccade.aliases import ALIASES
-from saccade.config import ConfigError, TrainConfig, flatten, overlay, parse_settings, read_value, read_yaml, to_yaml
-from saccade.ranges import RANGES, Several, require_number
+from saccade.settings import ConfigError, TrainConfig, flatten, overlay, parse_settings, read_value, read_yaml, to_yaml
+from saccade.settings.aliases import ALIASES
+from saccade.settings.schema import RANGES
+from saccade.settings.values import Several, require_number
 
 
 def test_settings_survive_the_way_through_yaml():

@@ -15,9 +15,10 @@ from saccade.building import PLUGINS, parse_plugin
 from saccade.comparison.arms import parse_arms
 from saccade.config import ConfigError, TrainConfig, overlay, parse_settings
 from saccade.explanation.request import all_views
+from saccade.settings.recipes import list_recipes
 from saccade.tasks import TASKS
 from saccade.tasks.opening import choose_task
-from saccade.training.recipes import configure, list_recipes
+from saccade.training.recipes import configure
 from support.docs import PAGES, RECIPES, ROOT, Item, blocks, commands, spans
 from support.names import GROUPS, SETTINGS, flags, parsers, resolve, texts, words
 

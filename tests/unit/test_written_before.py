@@ -14,7 +14,7 @@ import saccade
 from saccade.building import load_model
 from saccade.data.open import open_data
 from saccade.runs import Run
-from saccade.training import recipes
+from saccade.settings import families
 from saccade.training.report import rewrite_report
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "written_before.tar.gz"
@@ -93,7 +93,7 @@ def test_evaluate_and_explain_take_a_run(before, tmp_path):
 
 
 def test_comparison_goes_on_with_its_finished_runs(before, monkeypatch):
-    monkeypatch.setattr(recipes, "_families", lambda _: {})  # numbers of a family would make it another comparison
+    monkeypatch.setattr(families, "_families", lambda _: {})  # numbers of a family would make it another comparison
     old = json.loads((before / "comparison" / "result.json").read_text())
     options = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 7}
     settings = {"data.train_limit": 64, "optim.batch_size": 32, "model.options": options, "engine.threads": 1}

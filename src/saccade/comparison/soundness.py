@@ -9,9 +9,9 @@ from typing import Any
 
 from ..config import ConfigError, ModelConfig, TrainConfig, overlay
 from ..runs import Run
+from ..settings.families import family_of
 from ..tasks.metric import MetricSpec
 from ..training.parallel import local_device
-from ..training.recipes import family_of
 from ..training.trial import SEED, Ground, OutOfTime, Trial, prepare_ground
 from ..tuning.store import Store
 from .plan import Note

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config import TrainConfig, flatten, overlay
 from ..models._builder import SMALL_SIDE
-from .recipes import family_of
+from ..settings.families import family_of
 
 
 def family_notes(config: TrainConfig, options: Mapping[str, Any]) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 from ..config import TrainConfig, overlay
 from ..data.draws import steps_of_epoch
 from ..data.source import Stream
+from ..settings.families import family_of, has_families
 from ..tasks.opening import open_samples
 from .overrides import names_of
 from .parallel import local_device
-from .recipes import family_of, has_families
 from .setup import resolve
 from .trial import SEED, SHARE, prepare_ground, run_trial
 

@@ -11,6 +11,7 @@ from ..config import TrainConfig, overlay
 from ..data.open import Data
 from ..data.source import Stream
 from ..durations import BudgetError, say_duration
+from ..settings.recipes import read_recipe
 from ..spawning import cores
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
@@ -18,7 +19,7 @@ from ..wording import count_of
 from .defaults import CIFAR, is_like_cifar
 from .pace import Pace, measure_pace
 from .parallel import World
-from .recipes import configure, read_recipe
+from .recipes import configure
 
 USUAL = 15 * 60.0  # seconds that a run on a CPU is fitted to where nothing was named
 ENOUGH = 30  # epochs that the larger of two models has to come to, else the smaller one is taken

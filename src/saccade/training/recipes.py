@@ -1,17 +1,15 @@
 """From a recipe and what a user types to all settings of a run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from functools import cache
-from importlib import resources
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from ..building import parse_plugin, resolve_name
-from ..config import ConfigError, TrainConfig, drop_retired, nearest, overlay, read_yaml
 from ..data.table import parse_columns
 from ..registry import name_of
+from ..settings import ConfigError, TrainConfig, overlay
+from ..settings.families import family_of
+from ..settings.recipes import choose_variants, read_recipe, split_variants
 from ..starting import model_of
 from ..tasks import Task
 from ..tasks.identity import identify
@@ -137,105 +135,6 @@ def grid_of(config: TrainConfig) -> Any:
     if not all(isinstance(grid, Mapping) for grid in found):
         return found[-1]  # whoever reads it says what is wrong
     return {name: values for grid in found for name, values in grid.items()} or None
-
-
-@dataclass(frozen=True)
-class Family:
-    """Models that are trained alike."""
-
-    name: str  # of the family
-    settings: Mapping[str, Any]  # laid over a recipe's
-    measured: str  # what they come from
-    patches: int | None = None  # along a side of small images; None leaves the model's own
-    strides: int | None = None  # steps between patches along a side of small images, of models whose patches overlap
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the model's constructor, for small images
-    only: str = "*"  # pattern of the names that patches and options are for
-    few_rate: float | None = None  # for so few images that batches are made smaller; None is that of the settings
-
-
-def family_of(recipe: str | None, model: str) -> Family | None:
-    """Return the family of a model that a recipe has settings for; None if it has none."""
-    for name, about in _families(recipe).items():
-        if any(fnmatchcase(model.split(".")[0], pattern) for pattern in about["models"]):
-            small = about.get("small_images", {})
-            more = {key: small[key] for key in ("patches", "strides", "options", "only") if key in small}
-            few = about.get("few_images", {}).get("lr")
-            return Family(name, about["settings"], about["measured"], few_rate=few, **more)
-    return None
-
-
-def has_families(recipe: str | None) -> bool:
-    """Tell whether a recipe's numbers depend on the family of models."""
-    return bool(_families(recipe))
-
-
-def _families(recipe: str | None) -> dict[str, Any]:
-    if recipe is None:
-        return {}
-    try:
-        name = read_recipe(recipe).get("families")
-    except (ConfigError, OSError):  # the recipe of a run from elsewhere
-        return {}
-    if name is None:
-        return {}
-    known = _all_families()
-    if name not in known:
-        raise ConfigError(f"recipe {recipe}: families = {name!r} was given; there are {', '.join(known)}")
-    return known[name]
-
-
-@cache
-def _all_families() -> dict[str, dict[str, Any]]:
-    """Return the package's files of families by their names; they are looked up for every arm of a comparison."""
-    files = (resources.files("saccade.recipes") / "families").iterdir()
-    found = {file.name[:-5]: file for file in files if file.name.endswith(".yaml")}
-    return {
-        name: read_yaml(file.read_text(encoding="utf-8"), source=f"families {name}")
-        for name, file in sorted(found.items())
-    }
-
-
-def list_recipes() -> list[str]:
-    """Return the names of the recipes that come with the package."""
-    files = resources.files("saccade.recipes").iterdir()
-    return sorted(file.name[:-5] for file in files if file.name.endswith(".yaml"))
-
-
-def read_recipe(name: str) -> dict[str, Any]:
-    """Return the settings of a recipe by its name or its file."""
-    if name in list_recipes():
-        text = (resources.files("saccade.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
-    elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
-    else:
-        known = list_recipes()
-        raise ConfigError(
-            f"unknown recipe {name!r}; choose from {', '.join(known)}, or give a YAML file{nearest(name, known)}"
-        )
-    source = f"recipe {name}"
-    return drop_retired(read_yaml(text, source=source), source=source)  # it may be a run's settings
-
-
-def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a recipe's settings without its variants, families and grid, and the variants.
-
-    Variants are patterns of names with settings; families name a file of more, and a grid is what `tune` tries.
-    """
-    plain = dict(values)
-    variants = plain.pop("variants", None) or {}
-    plain.pop("families", None)
-    plain.pop("grid", None)
-    if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
-        raise ConfigError(
-            f"{source}: variants = {variants!r} was given; it takes patterns of model names, each with settings, as in "
-            "variants: {swin_*: {model: {drop_path: 0.2}}}"
-        )
-    return plain, {str(pattern): settings for pattern, settings in variants.items()}
-
-
-def choose_variants(variants: Mapping[str, Any], *names: str) -> list[Any]:
-    """Return the settings of every pattern that fits one of a model's names, in the order of the file: later win."""
-    return [more for pattern, more in variants.items() if any(fnmatchcase(name, pattern) for name in names)]
 
 
 def variant_names(task: str | None, model: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from ..data.spec import InputSpec
 from ..data.validation import Validation
 from ..kernels import table
 from ..kernels.switch import chosen
+from ..settings.families import family_of
 from ..spawning import cores
 from ..starting import Known, known_of
 from ..tasks import MetricSpec, Task
@@ -38,7 +39,7 @@ from .defaults import (
 from .families import family_notes, small_options
 from .identity import beside_of, identity_of
 from .parallel import World
-from .recipes import family_of, variant_notes
+from .recipes import variant_notes
 from .unread import Situation, refuse_unread
 
 RESIDENT_SHARE, VALIDATION_SHARE = 0.4, 0.1  # of the device's free memory a set may take, and validation samples

@@ -16,9 +16,9 @@ from timm.optim import get_optimizer_info
 from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..data.open import Data
 from ..data.source import Stream
+from ..settings.recipes import read_recipe, split_variants
 from ..tasks.opening import TaskChoice
 from .defaults import strength_settings
-from .recipes import read_recipe, split_variants
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
 RESIZED = "augment.crop=resized; segment and detect have an option scale of their own"

@@ -9,7 +9,7 @@ import pytest
 
 from saccade.comparison import timing
 from saccade.comparison.compare import compare
-from saccade.training import recipes
+from saccade.settings import families
 
 FILE = Path(__file__).parents[2] / "golden" / "written_before.tar.gz"
 PARTS = ("metric", "reference", "classes", "disagreements", "costs", "unaffected")
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _recipes_as_they_were(monkeypatch):
     """Read what was written by the numbers of then: those of a family would make it another comparison."""
-    monkeypatch.setattr(recipes, "_families", lambda _: {})
+    monkeypatch.setattr(families, "_families", lambda _: {})
 
 
 def within(before, now):

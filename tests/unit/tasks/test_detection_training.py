@@ -8,13 +8,14 @@ import torch
 from saccade.building import build_model, build_task
 from saccade.config import ConfigError, LossConfig, ModelConfig, ScheduleConfig, TrainConfig
 from saccade.data.spec import InputSpec
+from saccade.settings.recipes import list_recipes
 from saccade.tasks import Detect
 from saccade.tasks.detection import keep_triton
 from saccade.tasks.detection.anchors import halvings_for
 from saccade.tasks.detection.detector import waits_for_device
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.optim import rate_at
-from saccade.training.recipes import configure, default_recipe, list_recipes
+from saccade.training.recipes import configure, default_recipe
 from saccade.training.setup import resolve
 from support.objects import make_objects
 

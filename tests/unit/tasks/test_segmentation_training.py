@@ -20,13 +20,14 @@ from saccade.loading import open_model
 from saccade.plugins import attached
 from saccade.runs import Run
 from saccade.scores import read_scores
+from saccade.settings.recipes import list_recipes
 from saccade.tasks import Segment
 from saccade.tasks.opening import choose_task
 from saccade.tasks.segmentation.augment import CropAugment
 from saccade.tasks.segmentation.drawing import encode_places, mask_image, overlay
 from saccade.tasks.segmentation.testing import answer_scales, answer_sliding
 from saccade.training.optim import rate_at
-from saccade.training.recipes import configure, list_recipes
+from saccade.training.recipes import configure
 from support.masks import make_masks
 from support.serving import make_app, running
 

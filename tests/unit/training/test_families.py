@@ -3,11 +3,13 @@ import timm
 import torch
 
 from saccade.config import TrainConfig, overlay
+from saccade.settings.families import family_of
+from saccade.settings.recipes import list_recipes
 from saccade.tasks.opening import open_samples
 from saccade.training import fitting
 from saccade.training.families import family_notes, small_options
 from saccade.training.fitting import find_rate
-from saccade.training.recipes import configure, family_of, list_recipes
+from saccade.training.recipes import configure
 from saccade.training.setup import resolve
 from saccade.training.trial import Trial
 from support.training import TINY

@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from saccade.settings.recipes import choose_variants
 from saccade.tasks.identity import identify
-from saccade.training.recipes import choose_variants, configure, grid_of, variant_names, variant_notes
+from saccade.training.recipes import configure, grid_of, variant_names, variant_notes
 
 OF_KIND = {
     "bert": "bert-base-uncased",

@@ -6,8 +6,9 @@ import pytest
 
 import saccade
 from saccade.config import ConfigError, TrainConfig, flatten, overlay
+from saccade.settings.recipes import choose_variants, list_recipes, read_recipe, split_variants
 from saccade.training.optim import rate_at
-from saccade.training.recipes import choose_variants, configure, list_recipes, read_recipe, split_variants
+from saccade.training.recipes import configure
 from support.masks import make_masks
 from support.texts import make_model, write_cola
 

@@ -10,8 +10,9 @@ import saccade
 from saccade.building import load_model, parse_plugin, resolve_name
 from saccade.config import ConfigError, TrainConfig
 from saccade.runs import Run, RunError
+from saccade.settings.recipes import list_recipes, read_recipe
 from saccade.training.optim import rate_at
-from saccade.training.recipes import configure, list_recipes, read_recipe
+from saccade.training.recipes import configure
 from support.training import TINY, tiny
 
 # Nothing is learned: weights stay where they began.

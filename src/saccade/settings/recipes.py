@@ -1,0 +1,54 @@
+"""Recipes by their names or files: settings, and variants of them for some models."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .changes import nearest
+from .text import drop_retired, read_yaml
+from .values import ConfigError
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    files = resources.files("saccade.recipes").iterdir()
+    return sorted(file.name[:-5] for file in files if file.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Return the settings of a recipe by its name or its file."""
+    if name in list_recipes():
+        text = (resources.files("saccade.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    elif Path(name).is_file():
+        text = Path(name).read_text(encoding="utf-8")
+    else:
+        known = list_recipes()
+        raise ConfigError(
+            f"unknown recipe {name!r}; choose from {', '.join(known)}, or give a YAML file{nearest(name, known)}"
+        )
+    source = f"recipe {name}"
+    return drop_retired(read_yaml(text, source=source), source=source)  # it may be a run's settings
+
+
+def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a recipe's settings without its variants, families and grid, and the variants.
+
+    Variants are patterns of names with settings; families name a file of more, and a grid is what `tune` tries.
+    """
+    plain = dict(values)
+    variants = plain.pop("variants", None) or {}
+    plain.pop("families", None)
+    plain.pop("grid", None)
+    if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
+        raise ConfigError(
+            f"{source}: variants = {variants!r} was given; it takes patterns of model names, each with settings, as in "
+            "variants: {swin_*: {model: {drop_path: 0.2}}}"
+        )
+    return plain, {str(pattern): settings for pattern, settings in variants.items()}
+
+
+def choose_variants(variants: Mapping[str, Any], *names: str) -> list[Any]:
+    """Return the settings of every pattern that fits one of a model's names, in the order of the file: later win."""
+    return [more for pattern, more in variants.items() if any(fnmatchcase(name, pattern) for name in names)]
