@@ -5,25 +5,19 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
-# Help of flags that several verbs have: one wording for each.
-DATA = (
-    "image folder, CSV/TSV/Parquet list, .npz file, .tar shards or hf:NAME (default: the Fashion-MNIST sample in the "
-    "package)"
-)
-TASK = (
-    "task and its options, e.g. classify, segment or multilabel:loss=asymmetric (default: inferred from the dataset's "
-    "layout)"
-)
-MODEL = "model name, from saccade or timm (default: the recipe's, glnet_nano in `small`)"
-RECIPE = "recipe name or YAML file (default: the task's, `small` for classify; `finetune` with pretrained weights)"
-COLUMNS = "columns of a CSV, TSV or Parquet list, e.g. image=filename,label=breed (default: found by name)"
+from ..settings import help_of
+
+# Help of flags that several verbs have: one wording for each; that of settings stands at their fields.
+DATA = help_of("data.path")
+TASK = help_of("task")
+MODEL = help_of("model.name")
+RECIPE = help_of("recipe")
+COLUMNS = help_of("data.columns")
 COLUMNS_AS = "ROLE=COLUMN,..."
-IMG_SIZE = "input resolution in pixels (default: inferred from the dataset and the model)"
+IMG_SIZE = help_of("data.img_size")
 TARGET = "run directory, weights file, timm model name or NAME@FILE (a model name and a weights file)"
-DEVICE = "device to use, e.g. cpu, cuda or cuda:1"
-BEST_DEVICE = f"{DEVICE} (default: a GPU if available, else cpu)"
-WORKERS = "number of data-loading processes; 0 loads in the main process"
-AUTO_WORKERS = f"{WORKERS} (default: number of CPU cores, at most 8)"
+DEVICE, BEST_DEVICE = help_of("engine.device", default=""), help_of("engine.device")
+WORKERS, AUTO_WORKERS = help_of("data.workers", default=""), help_of("data.workers")
 THREADS = "number of image-reading threads"
 SET = "any other setting, e.g. optim.weight_decay=0.1; repeatable"
 BATCH_SIZE = "batch size"
@@ -72,7 +66,7 @@ def add_kernels(parser: ArgumentParser, *, default: str | None = "auto") -> None
         "--kernels",
         default=default,
         metavar="auto|off|NAME,...",
-        help="kernels that may run, see `saccade kernels`; --kernels=-NAME leaves one out",
+        help=help_of("engine.kernels"),
     )
 
 
@@ -82,13 +76,11 @@ def add_weights(parser: ArgumentParser) -> None:
         "--pretrained",
         action="store_true",
         default=None,
-        help="start from timm's pretrained weights, from the Hugging Face Hub or its local cache",
+        help=help_of("model.pretrained"),
     )
-    parser.add_argument(
-        "--checkpoint", metavar="FILE|RUN", help="start from the weights in a file or of a run directory"
-    )
+    parser.add_argument("--checkpoint", metavar="FILE|RUN", help=help_of("model.checkpoint"))
     parser.add_argument(
         "--group",
         metavar="COLUMN",
-        help="column of the list, e.g. patient_id; samples that share its value stay in the same split",
+        help=help_of("data.group"),
     )

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..importing import quick_imports
+from ..settings import help_of
 from . import (
     COLUMNS,
     COLUMNS_AS,
@@ -52,9 +53,9 @@ def flags(parser: ArgumentParser) -> None:
     )
     add_weights(parser)
     parser.add_argument("--recipe", metavar="NAME|FILE", help=RECIPE)
-    parser.add_argument("--epochs", type=int, metavar="N", help="number of epochs (default: the recipe's)")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="batch size (default: as for train)")
-    parser.add_argument("--lr", type=float, help="peak learning rate (default: as for train)")
+    parser.add_argument("--epochs", type=int, metavar="N", help=help_of("schedule.epochs", default="the recipe's"))
+    parser.add_argument("--batch-size", type=int, metavar="N", help=help_of("optim.batch_size", default="as for train"))
+    parser.add_argument("--lr", type=float, help=help_of("optim.lr", default="as for train"))
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help=IMG_SIZE)
     parser.add_argument(
         "--time",

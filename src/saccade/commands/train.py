@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..importing import quick_imports
+from ..settings import help_of
 from . import (
     AUTO_WORKERS,
     BEST_DEVICE,
@@ -46,24 +47,11 @@ def flags(parser: ArgumentParser) -> None:
     )
     add_weights(parser)
     parser.add_argument("--recipe", metavar="NAME|FILE", help=RECIPE)
-    parser.add_argument(
-        "--epochs", type=int, metavar="N", help="number of epochs (default: the recipe's, 100 in `small`)"
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        help="batch size over all processes (default: the recipe's, 256 in `small`; smaller for small datasets)",
-    )
-    parser.add_argument(
-        "--lr",
-        type=float,
-        help="peak learning rate (default: from the recipe and model family; lower for small datasets)",
-    )
+    parser.add_argument("--epochs", type=int, metavar="N", help=help_of("schedule.epochs"))
+    parser.add_argument("--batch-size", type=int, metavar="N", help=help_of("optim.batch_size"))
+    parser.add_argument("--lr", type=float, help=help_of("optim.lr"))
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help=IMG_SIZE)
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="random seed for weight init, data order and augmentation (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, metavar="N", help=help_of("seed", default="0"))
     parser.add_argument("--out", metavar="DIR", help="output directory of the run (default: a new one under runs/)")
     parser.add_argument("--resume", metavar="RUN", help="resume a run directory from its last saved state")
     parser.add_argument("--device", help=BEST_DEVICE)
