@@ -82,7 +82,8 @@ class Served:
     def answer(self, row: np.ndarray, size: tuple[int, int], top: int) -> dict[str, Any]:
         """Return what the model says to an image of a height and width: what programs rely on, and rows for a page."""
         task, spec = self.predictor.task, self.predictor.spec
-        answer = task.describe(task.unframe(row, size, spec), spec, top=top)
+        presenter = self.predictor.presenter
+        answer = presenter.describe(task.unframe(row, size, spec), top=top)
         rows = [
             {"name": name, "text": text, **answer.measured(share), "said": name in answer.said}
             for name, text, share in answer.rows
@@ -91,7 +92,7 @@ class Served:
             "model": self.name,
             "task": task.name,
             "text": answer.text,
-            **task.served_record(answer),
+            **presenter.served_record(answer),
             "rows": rows,
         }
         return to_json(record)

@@ -144,7 +144,7 @@ def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Predicti
     for one in batch:
         answer = None
         if one.framed is not None:
-            answer = task.describe(task.unframe(next(rows), one.size, spec), spec, top=top)
+            answer = predictor.presenter.describe(task.unframe(next(rows), one.size, spec), top=top)
         yield Prediction(one.name, answer, one.problem, one.whole)
 
 

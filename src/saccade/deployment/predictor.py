@@ -32,6 +32,7 @@ class Predictor(ABC):
         kind: "run", "timm", "module", "onnx" or "program".
         spec: what goes in and comes out.
         task: what is answered.
+        presenter: shows its answers.
         img_size: side of the square images.
         channels: of the images, 3 or 1.
         framing: makes such an image of a decoded one.
@@ -44,6 +45,7 @@ class Predictor(ABC):
         self.name, self.kind, self.bundle = name, kind, bundle
         self.spec: InputSpec = bundle.spec
         self.task: type[Task] = bundle.kind
+        self.presenter = bundle.kind.presenter(bundle.spec)
         self.img_size, self.channels, self.framing = bundle.img_size, bundle.channels, self.spec.framing
 
     @abstractmethod
@@ -53,8 +55,8 @@ class Predictor(ABC):
     def rows(self, images: Tensor) -> np.ndarray:
         """Return the answers as people and programs want them, to framed images, uint8 B, C, S, S; from any thread.
 
-        One row an image, as `predictor.task.describe` takes it: shares of classes that sum to one, shares of labels,
-        numbers in their own units.
+        One row an image, as `predictor.presenter.describe` takes it: shares of classes that sum to one, shares of
+        labels, numbers in their own units.
         """
         raw = self.outputs(self.check(images) if self.task.reads == "image" else images)
         try:

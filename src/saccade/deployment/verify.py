@@ -160,6 +160,7 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
         spec: of the model, whose task says which answers are the same.
     """
     task = find_task(spec.task)
+    presenter = task.presenter(spec)
     worst, scale, equal, asked = 0.0, 0.0, 0, 0
     for size in sizes:
         resized = _resize(images[:SEVERAL], size)
@@ -172,7 +173,8 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
                 difference = task.gap(want, got, spec)
                 worst = difference if math.isnan(difference) else max(worst, difference)
                 scale = max(scale, float(np.abs(want).max()))
-                equal, asked = equal + int(task.same(want, got, spec).sum()), asked + len(part)
+                rows = [task.read_output(raw, spec) for raw in (want, got)]
+                equal, asked = equal + int(presenter.same(*rows).sum()), asked + len(part)
                 if math.isnan(worst):
                     return Parity(worst, scale, equal / asked, tuple(sizes))
     return Parity(worst, scale, equal / asked, tuple(sizes))

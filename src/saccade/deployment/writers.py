@@ -15,10 +15,9 @@ from typing import Any, TextIO
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ..data.spec import InputSpec
 from ..files import write_text
 from ..report.plain import to_json
-from ..tasks import Answer, Task
+from ..tasks import Answer, Presenter
 from ..tasks.segmentation.drawing import mask_image
 from .paths import NoImages
 from .predict import Prediction, Predictions
@@ -41,17 +40,17 @@ class CsvWriter:
         top: how many parts of an answer there are columns for, where there are many.
     """
 
-    def __init__(self, file: TextIO, task: type[Task], spec: InputSpec, *, top: int) -> None:
-        self.task, self.spec, self.top = task, spec, top
+    def __init__(self, file: TextIO, presenter: Presenter, *, top: int) -> None:
+        self.presenter, self.top = presenter, top
         self.rows = csv.writer(file)  # its \\r\\n makes it quote both letters in names
-        head = task.table_head(spec, top=top)
+        head = presenter.table_head(top=top)
         self.blank = [""] * len(head)
         self.rows.writerow(["name", *map(_cell, head), "problem"])
 
     def __call__(self, prediction: Prediction) -> None:
         """Write a row, or one for each part of an answer."""
         answer = prediction.answer
-        rows = [self.blank] if answer is None else self.task.table_rows(answer, self.spec, top=self.top)
+        rows = [self.blank] if answer is None else self.presenter.table_rows(answer, top=self.top)
         for cells in rows:
             self.rows.writerow([_cell(prediction.name), *map(_cell, cells), plain(prediction.problem or "")])
 
@@ -64,14 +63,14 @@ def _cell(value: str | float) -> str:
 class JsonWriter:
     """One JSON object a line: {"name", and what the task says of an answer} or {"name", "problem"}."""
 
-    def __init__(self, file: TextIO, task: type[Task]) -> None:
-        self.file, self.task = file, task
+    def __init__(self, file: TextIO, presenter: Presenter) -> None:
+        self.file, self.presenter = file, presenter
 
     def __call__(self, prediction: Prediction) -> None:
         """Write one line."""
         record: dict[str, Any] = {"name": prediction.name}  # ASCII in the file: odd bytes of a name stay as \udcXX
         if prediction.answer is not None:
-            record |= to_json(self.task.line_record(prediction.answer))
+            record |= to_json(self.presenter.line_record(prediction.answer))
         else:
             record["problem"] = prediction.problem
         self.file.write(json.dumps(record) + "\n")
@@ -132,16 +131,16 @@ class _PngFolder:
 class DrawWriter(_PngFolder):
     """A PNG an image, named after it and its number, with the answer's parts and their probabilities drawn below it."""
 
-    def __init__(self, folder: str | Path, task: type[Task]) -> None:
+    def __init__(self, folder: str | Path, presenter: Presenter) -> None:
         super().__init__(folder, "--draw")
-        self.task = task
+        self.presenter = presenter
 
     def __call__(self, prediction: Prediction) -> None:
         """Draw one image; a bad file gives none."""
         number, self.count = self.count, self.count + 1
         if prediction.image is None or prediction.answer is None:
             return
-        painted = draw(self.task.paint(prediction.image, prediction.answer), prediction.answer)
+        painted = draw(self.presenter.paint(prediction.image, prediction.answer), prediction.answer)
         self.save(painted, f"{number:07d}_{safe_stem(prediction.name)}")  # the number keeps images of one name apart
 
 
@@ -287,6 +286,7 @@ def write_predictions(
     """
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
+    presenter = task.presenter(spec)
     if masks is not None and not task.masks:
         raise ValueError(f"--masks was given, but the task {task.name} predicts no masks; leave it out")
     if form == "coco" and not task.boxes:
@@ -294,14 +294,14 @@ def write_predictions(
     begun = _begun(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
-        writers: list[Writer] = [] if draw is None else [DrawWriter(draw, task)]
+        writers: list[Writer] = [] if draw is None else [DrawWriter(draw, presenter)]
         writers += [] if masks is None else [MaskWriter(masks, spec.outputs)]
         if out is not None or not writers:
             file = stack.enter_context(output(path))
             if form == "coco":
                 writers.append(CocoWriter(file, spec.outputs))
             else:
-                writers.append(JsonWriter(file, task) if form == "jsonl" else CsvWriter(file, task, spec, top=top))
+                writers.append(JsonWriter(file, presenter) if form == "jsonl" else CsvWriter(file, presenter, top=top))
         for prediction in begun:
             for writer in writers:
                 writer(prediction)

@@ -76,4 +76,4 @@ class ObjectJudge(MaskJudge):
             predictions={name: value.numpy() for name, value in metrics.predictions().items()},
             source=source,
         )
-        return task.page.sections(shown)
+        return task.presenter(spec).sections(shown)

@@ -44,8 +44,9 @@ def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
             f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {model.task.outputs_key} are named; "
             "give the weights of the run whose answers these are, or a shape= with as many names"
         )
+    presenter = model.task.presenter(spec)
     rows = model.task.read_output(output.float().cpu().numpy(), spec)
-    return [model.task.describe(row, spec, top=BEST) for row in rows]
+    return [presenter.describe(row, top=BEST) for row in rows]
 
 
 class Pooled(nn.Module):

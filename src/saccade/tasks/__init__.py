@@ -15,6 +15,7 @@ from .classification import Classify
 from .detection import Detect
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
+from .presenter import Presenter, RankedPresenter
 from .registering import TASKS, register_task
 from .regression import Regress
 from .segmentation import Segment
@@ -34,6 +35,8 @@ __all__ = [
     "MetricSpec",
     "Metrics",
     "Multilabel",
+    "Presenter",
+    "RankedPresenter",
     "Regress",
     "RelativeLocalization",
     "Segment",

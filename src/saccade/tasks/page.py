@@ -1,8 +1,8 @@
-"""What a task adds to the page of a run: a sentence, numbers, sections; the rest of the page knows no task."""
+"""What reports show of a run, and sections that presenters share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -76,62 +76,6 @@ class Shown:
             return False
         places = self.predictions[PLACE]
         return not len(places) or int(places.max()) < len(self.source)
-
-
-class Page:
-    """What a task adds; this one serves any task that has nothing of its own to show.
-
-    Attributes:
-        note: a remark on the numbers at the head of the page.
-    """
-
-    note: ClassVar[str] = ""
-
-    @classmethod
-    def sentence(cls, shown: Shown) -> Html:
-        """Return what came out, for the head of the page."""
-        spec, value = shown.metric(shown.primary), shown.value(shown.primary)
-        if spec is None or value is None:
-            return cls.unfinished(shown)
-        return join(
-            shown.model,
-            f", trained on {shorten(shown.data, NAME)}, reaches {spec.words} of ",
-            tag("strong", spec.show(value)),
-            f" on {shown.count:,} validation samples.",
-        )
-
-    @classmethod
-    def unfinished(cls, shown: Shown) -> Html:
-        """Return what is said of a run without a result."""
-        message = (
-            f" was trained on {shorten(shown.data, NAME)}; the run has not come to its end, so there is no result yet."
-        )
-        return join(shown.model, message)
-
-    @classmethod
-    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
-        """Return name, value and remark of the numbers at the head of the page."""
-        found = []
-        for spec in shown.metrics:
-            value, remark = shown.value(spec.name), cls.remark(shown, spec)
-            if value is not None and remark is not None:
-                found.append((spec.title, spec.show(value), remark))
-        return found
-
-    @classmethod
-    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
-        """Return what is said beside a metric's number; None leaves the metric out."""
-        return f"chance: {spec.show(spec.chance)}" if spec.chance is not None else ""
-
-    @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return the remark on the numbers at the head of the page."""
-        return paragraph(cls.note, class_="note") if cls.note and shown.summary else None
-
-    @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:
-        """Return the task's own sections."""
-        return []
 
 
 def output_section(

@@ -2,8 +2,8 @@
 
 From data to a batch: `claims`, `read_table`, `complete_spec`, `encoder`, `expander`, `own_batches`. Of a model that is
 none of timm's: `find_model`, `create_model`. In training: `loss`, `draw`, `set_epoch`, `follow`,
-`weight_of`, `reweigh`. Of answers: `answer`, `metrics`, `metric_specs`, `primary`. For people: `read_output`,
-`describe`, `page`. A task is a model together with all of that; what needs no model is a class method.
+`weight_of`, `reweigh`. Of answers: `answer`, `metrics`, `metric_specs`, `primary`, `read_output`. For people: its
+`presenter`. A task is a model together with all of that; what needs no model is a class method.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ from ..data.table import Table
 from ..data.targets import Counts, Targets
 from ..data.validation import Validation
 from ..models._identify import resolve_name
-from .answer import Answer
 from .metric import PLACE, Metrics, MetricSpec
-from .page import Page
+from .moved import refuse_earlier
+from .presenter import Presenter
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Task(nn.Module):
         read_by: options by which samples are read.
         outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
         Options: its options, a dataclass; given as `--task NAME:option=value`.
-        page: what it adds to reports.
+        presenter: its `Presenter`: answers in words, tables, records and drawings, and sections of reports.
         recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
         largest: side up to which images are trained at their own size if none is asked for; None: at the model's.
         masks, boxes: whether its answers are masks, or objects with boxes.
@@ -70,7 +70,7 @@ class Task(nn.Module):
     Options: ClassVar[type] = NoOptions
     asked_by: ClassVar[tuple[str, ...] | None] = None
     read_by: ClassVar[tuple[str, ...]] = ()
-    page: ClassVar[type[Page]] = Page
+    presenter: ClassVar[type[Presenter]] = Presenter
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
     largest: ClassVar[int | None] = None
@@ -83,6 +83,11 @@ class Task(nn.Module):
     model: nn.Module
     options: Any
     spec: InputSpec | None = None
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Refuse a task that is written for an earlier version."""
+        super().__init_subclass__(**settings)
+        refuse_earlier(cls)
 
     def __init__(self, model: nn.Module | None = None, *, options: Any = None) -> None:
         super().__init__()
@@ -337,12 +342,6 @@ class Task(nn.Module):
         return {"output": output}
 
     @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return which of two raw answers, B, ..., people would take for the same, B bool."""
-        pairs = zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True)
-        return np.array([cls.describe(a, spec).text == cls.describe(b, spec).text for a, b in pairs])
-
-    @classmethod
     def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:
         """Return the largest difference between two raw answers to the same samples, B, ..."""
         return float(np.abs(first - second).max())
@@ -365,34 +364,3 @@ class Task(nn.Module):
     def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
         """Return what `read_output` gave for one sample in terms of its image, of that size, before it was framed."""
         return row
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return what `read_output` gave for one sample in words and rows, `top` of them where there are many."""
-        raise NotImplementedError
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return the columns of a table of answers, between the sample's name and what is wrong with it."""
-        raise NotImplementedError
-
-    @classmethod
-    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
-        """Return an answer's rows in such a table, one unless it has parts of equal right: its likeliest and shares."""
-        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
-        return [cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))]
-
-    @classmethod
-    def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
-        """Return an image of any size, H, W, 3 uint8, with an answer drawn on it."""
-        return pixels
-
-    @classmethod
-    def line_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return an answer as a line of JSON holds it, beside the sample's name."""
-        return {name: value for name, value in answer.record.items() if name != "outputs"}
-
-    @classmethod
-    def served_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return an answer as a server tells it, with what is drawn on the image."""
-        return answer.record

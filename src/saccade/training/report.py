@@ -22,7 +22,8 @@ from ..report.page import Section, facts, fold, grid, next_section, paragraph, r
 from ..runs import Run, RunError
 from ..tasks import Task
 from ..tasks.opening import choose_task, open_samples
-from ..tasks.page import Page, Shown
+from ..tasks.page import Shown
+from ..tasks.presenter import Presenter
 from ..wording import count_of
 from .recipes import configure
 
@@ -76,12 +77,15 @@ def rewrite_report(path: str | Path) -> Path:
 
 def _render(run: Run, data: Data | None) -> str:
     config = run.config()
-    shown, page = _shown(run, config, data)
-    lead = [paragraph(page.sentence(shown), class_="lead"), facts([*page.facts(shown), *_facts(config, shown)])]
-    if (about := page.about(shown)) is not None:
+    shown, presenter = _shown(run, config, data)
+    lead = [
+        paragraph(presenter.sentence(shown), class_="lead"),
+        facts([*presenter.facts(shown), *_facts(config, shown)]),
+    ]
+    if (about := presenter.about(shown)) is not None:
         lead.append(about)
     reads = _kind(config, shown.summary).reads
-    sections = [_curves(config, shown), *page.sections(shown), _left_out(run, shown.summary)]
+    sections = [_curves(config, shown), *presenter.sections(shown), _left_out(run, shown.summary)]
     sections += [_settings(run, config, reads), _next(run, reads)]
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
@@ -129,8 +133,8 @@ def _kind(config: TrainConfig, summary: Mapping[str, Any]) -> type[Task]:
     return choose_task(config.task or summary.get("task", "classify")).kind
 
 
-def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, type[Page]]:
-    """Return what there is to show of a run, and its task's page."""
+def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, Presenter]:
+    """Return what there is to show of a run, and its task's presenter."""
     summary = run.summary() if (run.path / "summary.json").exists() else {}
     kind = _kind(config, summary)
     plugins = f" with {', '.join(config.model.plugins)}" if config.model.plugins else ""
@@ -152,7 +156,7 @@ def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, typ
         predictions=predictions or {},
         source=None if data is None else data.val,
     )
-    return shown, kind.page
+    return shown, kind.presenter(spec)
 
 
 def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:

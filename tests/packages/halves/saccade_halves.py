@@ -7,7 +7,7 @@ import torch
 
 from saccade.data.source import ArraySource, Splits
 from saccade.data.targets import Targets
-from saccade.tasks import Answer, Metrics, MetricSpec, Task
+from saccade.tasks import Answer, Metrics, MetricSpec, Presenter, Task
 from saccade.tasks.auxiliary.around import Around
 
 SIDES = ("left", "right")
@@ -52,11 +52,20 @@ class HalfMetrics(Metrics):
         return {"loss": off, "relative": torch.stack([off, self.columns["truth"].sum(1)], dim=1)}
 
 
+class HalfPresenter(Presenter):
+    def describe(self, row, *, top=5):
+        values = dict(zip(self.spec.outputs, map(float, row), strict=True))
+        rows = tuple((name, f"{value:.2f}", None) for name, value in values.items())
+        brighter = max(values, key=values.get)
+        return Answer(f"the {brighter} half is brighter", rows, {"answer": brighter, "values": values})
+
+
 class Halves(Task):
     """A model that tells the brightness of both halves."""
 
     primary = "relative"
     running = ("near",)
+    presenter = HalfPresenter
 
     def __init__(self, model):
         super().__init__()
@@ -80,21 +89,6 @@ class Halves(Task):
 
     def metrics(self):
         return HalfMetrics(self.metric_specs(self.spec))
-
-    @classmethod
-    def describe(cls, row, spec, *, top=5):
-        values = dict(zip(spec.outputs, map(float, row), strict=True))
-        rows = tuple((name, f"{value:.2f}", None) for name, value in values.items())
-        brighter = max(values, key=values.get)
-        return Answer(f"the {brighter} half is brighter", rows, {"answer": brighter, "halves": values})
-
-    @classmethod
-    def table_head(cls, spec, *, top=5):
-        return list(spec.outputs)
-
-    @classmethod
-    def table_rows(cls, answer, spec, *, top=5):
-        return [[f"{value:.4f}" for value in answer.record["halves"].values()]]
 
 
 class Dim(Around):

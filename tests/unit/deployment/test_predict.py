@@ -97,7 +97,7 @@ def test_a_table_has_no_columns_for_classes_the_model_lacks(tmp_path):
 
 
 def test_of_equal_shares_the_first_class_comes_first():
-    answer = Classify.describe(np.array([0.25, 0.5, 0.25]), Colours().spec, top=3)
+    answer = Classify.presenter(Colours().spec).describe(np.array([0.25, 0.5, 0.25]), top=3)
     assert [name for name, _, _ in answer.rows] == ["green", "red", "blue"]
 
 

@@ -27,7 +27,7 @@ from saccade.deployment.predictor import Predictor, open_predictor
 from saccade.deployment.serve import _open
 from saccade.deployment.writers import write_predictions
 from saccade.runs import Run
-from saccade.tasks import Answer, Classify, MetricSpec, Task
+from saccade.tasks import Answer, Classify, MetricSpec, Presenter, Task
 from saccade.tasks.registering import TASKS
 from support.exports import BUNDLE, CLASSES, COLUMNS, colourful, tiny_onnx, trained_run
 from support.serving import running
@@ -265,23 +265,20 @@ def test_a_run_whose_metric_is_not_known_is_listed_without_it(numbers, tmp_path,
     assert "score" not in item.facts
 
 
+class SpanPresenter(Presenter):
+    def describe(self, row, *, top=5):
+        low, high = (round(float(value), 2) for value in row)
+        return Answer(f"{low} to {high}", (("low", f"{low}", None), ("high", f"{high}", None)), {"span": [low, high]})
+
+    def table_rows(self, answer, *, top=5):
+        return [answer.record["span"]]
+
+
 class Span(Task):
     """A task of another package: the darkest and the brightest of an image's channels."""
 
     output = "span"
-
-    @classmethod
-    def describe(cls, row, spec, *, top=5):
-        low, high = (round(float(value), 2) for value in row)
-        return Answer(f"{low} to {high}", (("low", f"{low}", None), ("high", f"{high}", None)), {"span": [low, high]})
-
-    @classmethod
-    def table_head(cls, spec, *, top=5):
-        return ["low", "high"]
-
-    @classmethod
-    def table_rows(cls, answer, spec, *, top=5):
-        return [answer.record["span"]]
+    presenter = SpanPresenter
 
 
 class Spans(Predictor):
@@ -314,7 +311,7 @@ def test_a_task_of_another_package_is_predicted_and_served(images, tmp_path, mon
 
 def test_an_answer_that_is_no_number_is_null_in_json(tmp_path):
     spec = InputSpec(CLASSES, 3, 8, [0.5] * 3, [0.5] * 3)
-    answer = Classify.describe(np.full(3, np.nan), spec)
+    answer = Classify.presenter(spec).describe(np.full(3, np.nan))
     assert {text for _, text, _ in answer.rows} == {"not a number"}
     image = np.zeros((20, 20, 3), dtype=np.uint8)
     file = io.BytesIO()

@@ -10,7 +10,7 @@ from saccade.report.class_sections import (
 )
 from saccade.report.tally import Answered
 from saccade.statistics import wilson
-from saccade.tasks.classification.page import image_section
+from saccade.tasks.classification.presenter import image_section
 from saccade.tasks.page import IMAGES, Shown
 from support.markup import parse
 

@@ -34,7 +34,7 @@ from saccade.tasks.detection.errors import (
     count_errors,
     tell_errors,
 )
-from saccade.tasks.detection.page import spread
+from saccade.tasks.detection.presenter import spread
 from saccade.tasks.detection.runs import paint_runs, unpack_counts
 from support.objects import make_objects
 from support.serving import make_app, running
@@ -159,7 +159,7 @@ def test_server_tells_objects_of_the_image_as_it_was_sent(trained):
 def test_answer_in_the_square_is_told_in_pixels_of_the_image():
     spec = make_spec()
     rows = make_rows(((0, 16, 32, 48), 0.9, 1), ((32, 16, 64, 32), 0.3, 0), cells=4)
-    answer = Detect.describe(Detect.unframe(rows, (100, 200), spec), spec)
+    answer = Detect.presenter(spec).describe(Detect.unframe(rows, (100, 200), spec))
     first, second = answer.record["objects"]
     assert (first["class"], first["box"], answer.record["size"]) == ("disc", [0, 0, 100, 100], [100, 200])
     assert (second["class"], second["box"]) == ("square", [100, 0, 200, 50])
@@ -170,10 +170,10 @@ def test_answer_in_the_square_is_told_in_pixels_of_the_image():
         ("square", "perhaps, 30.0%"),
     )
     beside = make_rows(((0, 0, 64, 16), 0.9, 1), ((4, 50, 60, 64), 0.8, 1), ((0, 10, 32, 20), 0.7, 0), cells=4)
-    (crossing,) = Detect.describe(Detect.unframe(beside, (100, 200), spec), spec).record["objects"]
+    (crossing,) = Detect.presenter(spec).describe(Detect.unframe(beside, (100, 200), spec)).record["objects"]
     assert crossing["box"] == [0, 0, 100, 12.5]  # of the square, what is above 16 and below 48 is not of the image
-    assert Detect.describe(Detect.unframe(rows[:0], (100, 200), spec), spec).text == "nothing sure"
-    assert Detect.table_rows(Detect.describe(rows[:0], spec), spec) == [[""] * 6]
+    assert Detect.presenter(spec).describe(Detect.unframe(rows[:0], (100, 200), spec)).text == "nothing sure"
+    assert Detect.presenter(spec).table_rows(Detect.presenter(spec).describe(rows[:0])) == [[""] * 6]
 
 
 @pytest.mark.parametrize(

@@ -214,11 +214,11 @@ def test_scores_combine_to_the_numbers():
 def test_labels_are_said_from_their_own_thresholds_on():
     spec = InputSpec(LABELS, 3, 16, [0.5] * 3, [0.5] * 3, task="multilabel", extra={"thresholds": [0.9, 0.1, 0.5]})
     row = Multilabel.read_output(np.log(np.array([[0.8, 0.2, 0.4]]) / (1 - np.array([[0.8, 0.2, 0.4]]))), spec)[0]
-    answer = Multilabel.describe(row, spec)
+    answer = Multilabel.presenter(spec).describe(row)
     assert answer.text == "green"
     assert answer.record["answer"] == ["green"]
-    (cells,) = Multilabel.table_rows(answer, spec)
-    assert dict(zip(Multilabel.table_head(spec), cells, strict=True)) == {
+    (cells,) = Multilabel.presenter(spec).table_rows(answer)
+    assert dict(zip(Multilabel.presenter(spec).table_head(), cells, strict=True)) == {
         "labels": "green",
         "red": pytest.approx(0.8),
         "green": pytest.approx(0.2),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -32,13 +33,13 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE), prepend=os.pathsep)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(PACKAGE))
+        patch.setenv("PYTHONPATH", str(PACKAGE), prepend=os.pathsep)
         out = tmp_path_factory.mktemp("halves") / "run"
         assert train_with_kills(out, "halves:five", SETTINGS, []) == [0]
     return out
@@ -113,7 +114,7 @@ def test_answers_of_another_task_are_written_and_served(trained, tmp_path):
         answer = json.loads(urllib.request.urlopen(request, timeout=60).read())
         assert answer["task"] == "halves"
         assert answer["answer"] in ("left", "right")
-        assert set(answer["halves"]) == {"left", "right"}
+        assert set(answer["values"]) == {"left", "right"}
         assert [row["name"] for row in answer["rows"]] == ["left", "right"]
     finally:
         server.terminate()

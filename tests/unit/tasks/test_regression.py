@@ -138,10 +138,10 @@ def test_what_is_made_for_classes_is_left_out_and_told():
 def test_answers_are_in_the_numbers_own_unit():
     rows = Regress.read_output(np.array([[0.5], [-1.0]], np.float32), SPEC)
     assert rows[:, 0].tolist() == [44.0, 32.0]
-    answer = Regress.describe(rows[0], SPEC)
+    answer = Regress.presenter(SPEC).describe(rows[0])
     assert answer.text == "age 44"
     assert answer.record["values"] == {"age": 44.0}
-    assert Regress.table_rows(answer, SPEC) == [[44.0]]
+    assert Regress.presenter(SPEC).table_rows(answer) == [[44.0]]
 
 
 # Runs

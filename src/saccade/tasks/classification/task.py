@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,18 +18,20 @@ from ...data.table import LABELS, Table, read_classes
 from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
 from ...layers.second_order import SecondOrder
-from ..answer import Answer, require_width
+from ..answer import require_width
 from ..metric import MetricSpec
+from ..presenter import Presenter
 from ..registering import register_task
 from ..task import Task
 from .metrics import ClassificationMetrics, metric_specs
-from .page import ClassificationPage
+from .presenter import ClassificationPresenter, OneOfPresenter
 
 
 class OneOf(Task):
     """A model that answers each sample with one of its outputs, by logits."""
 
     output = "logits"
+    presenter: ClassVar[type[Presenter]] = OneOfPresenter
 
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
@@ -38,22 +40,6 @@ class OneOf(Task):
         logits = output.astype(np.float64)
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return the likeliest classes, likeliest first; of equal ones the first."""
-        order = np.argsort(-row, kind="stable")[:top]
-        rows = tuple((spec.outputs[i], _percent(row[i]), float(row[i])) for i in order)
-        classes = [{"class": spec.outputs[i], "index": int(i), **_probability(_finite(row[i]))} for i in order]
-        record = {"answer": classes[0]["class"], **_probability(classes[0]["probability"]), "classes": classes}
-        return Answer(rows[0][0], rows, record, said=(rows[0][0],))
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return class and confidence, likeliest first."""
-        top = min(top, len(spec.outputs))
-        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"confidence_{n}")]
-        return ["class", "confidence", *more]
 
 
 @register_task("classify")
@@ -70,7 +56,7 @@ class Classify(OneOf):
     running = ("top1",)
     rank = 10
     outputs_key = "classes"
-    page = ClassificationPage
+    presenter: ClassVar[type[Presenter]] = ClassificationPresenter
 
     class_weights: Tensor | None
 
@@ -180,16 +166,6 @@ class Classify(OneOf):
         """Return what collects logits and labels."""
         return ClassificationMetrics(None if self.spec is None else len(self.spec.outputs))
 
-    @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return where both find the same class likeliest."""
-        return first.argmax(1) == second.argmax(1)
-
-    @classmethod
-    def line_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return classes and probabilities, likeliest first."""
-        return {"answers": [{"class": name, **_probability(round(share or 0.0, 6))} for name, _, share in answer.rows]}
-
 
 def shares_of(labels: Tensor, mix: Mix | None) -> Tensor:  # noqa: ARG001
     """Return labels as they are: nothing is shared."""
@@ -249,20 +225,6 @@ def weigh_classes(loss: LossConfig, counts: Tensor | None, *, classes: int) -> T
         if len(weights) != classes:
             raise ConfigError(f"loss.class_weights has {len(weights)} numbers, the data has {classes} classes")
     return (weights / weights.mean()).float()
-
-
-def _percent(value: np.floating) -> str:
-    return f"{value:.1%}" if np.isfinite(value) else "not a number"
-
-
-def _probability(value: float | None) -> dict[str, float | None]:
-    """Return a probability under its name, and under the one that earlier programs read."""
-    return {"probability": value, "share": value}
-
-
-def _finite(value: np.floating) -> float | None:
-    """Return a number as JSON has one."""
-    return float(value) if np.isfinite(value) else None
 
 
 def find_late(model: nn.Module) -> SecondOrder | None:

@@ -26,6 +26,7 @@ register_detector = HEADS.register
 MOST = 16_384  # of any number that a head is given
 MARGIN = 1.2  # times the least score: what lies nearer to where answers begin to count may fall on either side
 SCORE, LABEL, CELLS = 4, 5, 6  # columns of answers, after the box
+WHOLE = -2  # class of the row that tells an image's size
 
 register_detector("retinanet")(RetinaNet)
 register_detector("atss")(ATSS)

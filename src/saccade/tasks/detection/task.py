@@ -1,6 +1,5 @@
 """Objects in images: their boxes, classes and masks."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,30 +14,25 @@ from ...data.framing import Encoder, fitted
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec
-from ..answer import Answer
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..segmentation.augment import CropAugment
-from ..segmentation.drawing import name_colours
 from ..segmentation.pyramid import any_size_options
 from ..task import Task
 from .anchors import FINEST, halvings_for
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
-from .detector import CELLS, LABEL, SCORE, Detector, answers_apart, read_answers, waits_for_device
-from .drawing import draw_objects, to_runs
+from .detector import CELLS, LABEL, WHOLE, Detector, answers_apart, read_answers, waits_for_device
 from .errors import ShownMetrics
 from .hosted import HostedDetector
 from .layouts import require_layout
 from .metrics import metric_specs
 from .objects import Objects, unpack_masks
-from .page import DetectionPage
+from .presenter import DetectionPresenter
 
 DEFAULT_HEAD = "mask_rcnn"
 VISIBLE = 0.1  # part of a box that a crop shows, below which the object is left out
-SURE = 0.5  # score from which people are told of an answer
-WHOLE = -2  # class of the row that tells an image's size
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class Detect(HostingTask):
     outputs_key = "classes"
     Options = DetectOptions
     recipe, finetuning, largest = "detect", "detect_finetune", 512
-    page = DetectionPage
+    presenter = DetectionPresenter
     boxes = True
     asked_by = ("least", "overlap", "kept")
     target_names = ("boxes", "labels", "crowd", "mask")
@@ -266,16 +260,6 @@ class Detect(HostingTask):
         kept = {"output": output, "boxes": found.boxes, "scores": found.scores, "labels": found.labels}
         return kept if found.masks is None else kept | {"masks": found.masks}
 
-    @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return where the sure answers are of the same classes at nearly the same places."""
-        found = []
-        for a, b in zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True):
-            mine, theirs = a[a[:, SCORE] >= SURE], b[b[:, SCORE] >= SURE]
-            alike = len(mine) == len(theirs) and np.array_equal(mine[:, LABEL], theirs[:, LABEL])
-            found.append(alike and (not len(mine) or float(np.abs(mine[:, :4] - theirs[:, :4]).max()) < 1.0))
-        return np.array(found)
-
     # For people
 
     @classmethod
@@ -301,59 +285,6 @@ class Detect(HostingTask):
         whole = np.zeros((1, row.shape[1]), row.dtype)
         whole[0, [2, 3, LABEL]] = width, height, WHOLE
         return np.concatenate([found, whole])
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return how many sure objects of which classes there are, the classes with the surest first, and where."""
-        whole = row[row[:, LABEL] == WHOLE]
-        size = (int(whole[0, 3]), int(whole[0, 2])) if len(whole) else (spec.img_size, spec.img_size)
-        objects = [_object(one, size, spec) for one in row if one[LABEL] >= 0]
-        best: dict[str, float] = {}
-        for one in objects:
-            best.setdefault(one["class"], one["score"])  # they come best first
-        counts = Counter(one["class"] for one in objects if one["score"] >= SURE)
-        rows = tuple(
-            (name, f"{counts[name]} sure, the surest {score:.1%}" if counts[name] else f"perhaps, {score:.1%}", score)
-            for name, score in list(best.items())[:top]
-        )
-        text = ", ".join(f"{counts[name]} {name}" for name in best if counts[name]) or "nothing sure"
-        record = {"answer": text, "size": list(size), "objects": objects, "outputs": list(spec.outputs)}
-        return Answer(text, rows, record, said=tuple(counts), colours=name_colours(spec.outputs))
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return class, score and box."""
-        return ["class", "score", "left", "top", "right", "bottom"]
-
-    @classmethod
-    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
-        """Return a row an object, best first; an empty one where nothing was found."""
-        found = [[one["class"], one["score"], *one["box"]] for one in answer.record["objects"]]
-        return found or [[""] * len(cls.table_head(spec, top=top))]
-
-    @classmethod
-    def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
-        """Return an image with the sure objects drawn on it."""
-        sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
-        height, width = answer.record["size"]
-        return draw_objects(pixels, sure, answer.colours, (height, width))
-
-    @classmethod
-    def served_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return the objects, and colours of the classes for a page."""
-        return answer.record | {"colours": [answer.colours[name] for name in answer.record["outputs"]], "sure": SURE}
-
-
-def _object(one: np.ndarray, size: tuple[int, int], spec: InputSpec) -> dict[str, Any]:
-    """Return an object as JSON holds it; masks as COCO's runs."""
-    place = int(one[LABEL])
-    found: dict[str, Any] = {"class": spec.outputs[place], "index": place, "score": round(float(one[SCORE]), 6)}
-    found["box"] = [round(float(value), 2) for value in one[:4].clip(0, [size[1], size[0]] * 2)]
-    if len(one) > CELLS:
-        side = round((len(one) - CELLS) ** 0.5)
-        runs = to_runs(one[CELLS:].reshape(side, side), one[:4], size)
-        found["segmentation"] = {"size": list(size), "counts": runs}
-    return found
 
 
 def standing(spec: InputSpec) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
 from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import Answer, require_width
+from ..answer import require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .data import SoftLabels, claims, read_labels
 from .metrics import MultilabelMetrics, metric_specs
-from .page import MultilabelPage
+from .presenter import MultilabelPresenter
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Multilabel(Task):
     outputs_key = "labels"
     Options = MultilabelOptions
     asked_by, read_by = (), ("columns",)
-    page = MultilabelPage
+    presenter = MultilabelPresenter
 
     positive_weights: Tensor | None
 
@@ -147,37 +147,6 @@ class Multilabel(Task):
         """Return the probability of each label, B, labels float32."""
         require_width(output, spec, "logits", "labels")
         return torch.from_numpy(output).sigmoid().float().numpy()
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return the labels that are said, and the likeliest ones with their probabilities."""
-        limits = spec.extra.get("thresholds") or [0.5] * len(spec.outputs)
-        order = np.argsort(-row, kind="stable")
-        said = [spec.outputs[i] for i in order if row[i] >= limits[i]]
-        shown = order[: max(top, len(said))]
-        rows = tuple((spec.outputs[i], f"{row[i]:.1%}", float(row[i])) for i in shown)
-        labels = [
-            {
-                "label": spec.outputs[i],
-                "probability": float(row[i]),
-                "share": float(row[i]),  # the name that earlier programs read
-                "threshold": limits[i],
-                "said": bool(row[i] >= limits[i]),
-            }
-            for i in shown
-        ]
-        record = {"answer": said, "labels": labels, "probabilities": row.tolist(), "shares": row.tolist()}
-        return Answer(", ".join(said) or "no label", rows, record, said=tuple(said))
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return the labels that are said, then a column for the probability of each."""
-        return ["labels", *spec.outputs]
-
-    @classmethod
-    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
-        """Return an answer's one row."""
-        return [["|".join(answer.record["answer"]), *answer.record["shares"]]]
 
 
 def _positive_weights(loss: LossConfig, counts: Counts, *, labels: int) -> Tensor | None:

@@ -17,16 +17,14 @@ from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
 from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import Answer, require_width
+from ..answer import require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .data import claims, read_numbers, scaled
 from .metrics import RegressionMetrics, metric_specs
-from .page import RegressionPage
-
-NEAR = 0.01  # deviations by which two answers may differ and are still the same to people
+from .presenter import RegressionPresenter
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Regress(Task):
     outputs_key = "columns"
     Options = RegressOptions
     asked_by, read_by = ("loss",), ("columns",)
-    page = RegressionPage
+    presenter = RegressionPresenter
 
     mean: Tensor
     std: Tensor
@@ -151,26 +149,3 @@ class Regress(Task):
         """Return numbers in their own units, B, columns float32."""
         require_width(output, spec, "numbers", "columns")
         return (output * np.asarray(spec.extra["std"]) + np.asarray(spec.extra["mean"])).astype(np.float32)
-
-    @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return where no number differs by more than a hundredth of its deviation in training."""
-        return np.abs(first - second).max(1) <= NEAR
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return each column's number."""
-        values = {name: float(f"{value:.6g}") for name, value in zip(spec.outputs, row, strict=True)}
-        rows = tuple((name, f"{value:.4g}", None) for name, value in values.items())
-        text = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-        return Answer(text, rows, {"answer": text, "values": values})
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return the columns' names."""
-        return list(spec.outputs)
-
-    @classmethod
-    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
-        """Return the numbers, in one row."""
-        return [[answer.record["values"][name] for name in spec.outputs]]

@@ -1,6 +1,5 @@
 """A class for every pixel."""
 
-import base64
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,6 @@ from ...data.spec import InputSpec, are_numbers
 from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Counts, Targets
-from ..answer import Answer
 from ..classification.task import weigh_classes
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
@@ -29,20 +27,17 @@ from ..registering import register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
 from .data import COLUMNS, LOOKED, MaskEncoder, MaskTargets, read_masks
-from .drawing import encode_places, name_colours, overlay, palette, resize_mask
 from .heads import Answers, Segmenter
 from .hosted import HostedSegmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, metric_specs, small_masks
-from .page import SegmentationPage
+from .presenter import SegmentationPresenter
 from .pyramid import any_size_options, fixed_side
 from .testing import answer_scales, answer_sliding
 from .values import IGNORED
 
 DEFAULT_HEAD = "upernet"
-SERVED = 1024  # longer side of a mask that a server sends
 SCALES = 16  # that a file may ask to be asked at
-SAME = 0.999  # share of equal pixels from which two masks are the same to people
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ class Segment(HostingTask):
     outputs_key = "classes"
     Options = SegmentOptions
     asked_by, read_by = ("crop", "test", "scales", "flip"), ("classes", "ignore")
-    page = SegmentationPage
+    presenter = SegmentationPresenter
     recipe = "segment"
     masks, target_names = True, ("mask",)
     host_kind, host = "UNIVERSAL_SEGMENTATION", HostedSegmenter
@@ -300,11 +295,6 @@ class Segment(HostingTask):
                 found["small"] = small_masks(found["mask"])
         return found
 
-    @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return where nearly all pixels are of the same class."""
-        return (first.argmax(1) == second.argmax(1)).mean((1, 2)) >= SAME
-
     # For people
 
     @classmethod
@@ -318,40 +308,6 @@ class Segment(HostingTask):
     def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
         """Return the classes of the image's own pixels."""
         return unfit(row, size) if spec.framing.fit and row.shape[0] == row.shape[1] else row
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return the classes that cover most, and the mask."""
-        shares = np.bincount(row.ravel(), minlength=len(spec.outputs)) / max(row.size, 1)
-        order = [int(place) for place in np.argsort(-shares, kind="stable")[:top] if shares[place] > 0]
-        rows = tuple((spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
-        areas = [{"area": area, "share": area} for area in (round(float(shares[place]), 6) for place in order)]
-        classes = [{"class": spec.outputs[p], "index": p, **area} for p, area in zip(order, areas, strict=True)]
-        colours = {spec.outputs[p]: name_colours(spec.outputs)[spec.outputs[p]] for p in order}
-        record = {"answer": rows[0][0], **areas[0], "classes": classes, "outputs": list(spec.outputs)}
-        text = ", ".join(f"{name} {text}" for name, text, _ in rows)
-        return Answer(text, rows, record, mask=row, colours=colours, measure="area")
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return class and area, as a part of the image, largest first."""
-        top = min(top, len(spec.outputs))
-        return [part for number in range(1, top + 1) for part in (f"class_{number}", f"area_{number}")]
-
-    @classmethod
-    def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
-        """Return an image under the colours of its classes."""
-        assert answer.mask is not None
-        return overlay(pixels, resize_mask(answer.mask, (pixels.shape[0], pixels.shape[1])))
-
-    @classmethod
-    def served_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return the same with the mask, at most 1024 pixels a side: a PNG whose values are places in `outputs`."""
-        assert answer.mask is not None
-        step = -(-max(answer.mask.shape) // SERVED)
-        mask = answer.mask[::step, ::step]
-        drawn = {"png": base64.b64encode(encode_places(mask)).decode(), "height": mask.shape[0], "width": mask.shape[1]}
-        return answer.record | {"mask": drawn | {"colours": palette(len(answer.record["outputs"]))}}
 
 
 def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, so: str) -> None:

@@ -22,7 +22,7 @@ from .data import TextSource, TextTargets
 from .feed import KeepTexts, LengthOrder, TokenFeed, TokenValidation
 from .hosted import OnHuggingFace
 from .metrics import TextMetrics, metric_specs
-from .page import TextPage
+from .presenter import TextPresenter
 from .reading import TextOptions, open_texts
 from .tokens import INPUTS, Reading, TextEncoder
 
@@ -43,7 +43,7 @@ class ClassifyText(OnHuggingFace, Classify):
     running = ("accuracy",)
     Options = TextOptions
     asked_by, read_by = (), ("text", "pair", "label", "dev")
-    page = TextPage  # type: ignore[assignment]
+    presenter = TextPresenter
     reads = "text"
     host_kind = "SEQUENCE_CLASSIFICATION"
 

@@ -1,30 +1,29 @@
-"""What the page of a run on texts shows: each class, and the texts that are farthest off."""
+"""How classes of texts are shown: each class of a run, and the texts that are farthest off."""
 
 import numpy as np
 
 from ...report.markup import join, shorten, tag
 from ...report.page import Section, paragraph, table
+from ..classification.presenter import ClassPresenter
 from ..metric import PLACE, MetricSpec
-from ..page import Page, Shown
+from ..page import Shown
 from .data import TextSource
 
 TEXTS = 30  # that are shown
 CHARS = 400  # of each
 
 
-class TextPage(Page):
-    """Sections on classes of texts."""
+class TextPresenter(ClassPresenter):
+    """Shows classes of texts."""
 
-    @classmethod
-    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
+    def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
         """Return the interval over texts of what is no mean of them."""
         ends, usual = shown.interval(spec), super().remark(shown, spec)
         if ends is None:
             return usual
         return f"95% interval over texts {ends[0]:.3f} to {ends[1]:.3f}; chance: {spec.chance:g}"
 
-    @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:
+    def sections(self, shown: Shown) -> list[Section]:
         """Return the classes and the worst texts."""
         if "label" not in shown.predictions:
             return []

@@ -1,28 +1,59 @@
-"""What the page of a run with several labels shows: every label by itself, and the worst images."""
+"""How labels are shown: those of an answer; of a run every label by itself, and the worst images."""
+
+import numpy as np
 
 from ...report.markup import Html, shorten, tag
 from ...report.page import Section, paragraph
 from ...report.rows import Interval
 from ...wording import count_of
-from ..page import Page, Shown, bootstrap, output_section, worst_section
+from ..answer import Answer
+from ..page import Shown, bootstrap, output_section, worst_section
+from ..presenter import Presenter
 from .metrics import average_precision
 
 
-class MultilabelPage(Page):
-    """Sections on labels."""
+class MultilabelPresenter(Presenter):
+    """Shows labels."""
 
     note = (
         "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the other "
         "half of the validation samples; what answers use from now on was chosen on all of them."
     )
 
-    @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:
+    def sections(self, shown: Shown) -> list[Section]:
         """Return the labels, and the images with the highest loss."""
         kept = shown.predictions
         if "share" not in kept:
             return []
         return [_label_section(shown), worst_section(shown, kept["loss"], _caption)]
+
+    def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
+        """Return the labels that are said, and the likeliest ones with their probabilities."""
+        limits = self.spec.extra.get("thresholds") or [0.5] * len(self.spec.outputs)
+        order = np.argsort(-row, kind="stable")
+        said = [self.spec.outputs[i] for i in order if row[i] >= limits[i]]
+        shown = order[: max(top, len(said))]
+        rows = tuple((self.spec.outputs[i], f"{row[i]:.1%}", float(row[i])) for i in shown)
+        labels = [
+            {
+                "label": self.spec.outputs[i],
+                "probability": float(row[i]),
+                "share": float(row[i]),  # the name that earlier programs read
+                "threshold": limits[i],
+                "said": bool(row[i] >= limits[i]),
+            }
+            for i in shown
+        ]
+        record = {"answer": said, "labels": labels, "probabilities": row.tolist(), "shares": row.tolist()}
+        return Answer(", ".join(said) or "no label", rows, record, said=tuple(said))
+
+    def table_head(self, *, top: int = 5) -> list[str]:
+        """Return the labels that are said, then a column for the probability of each."""
+        return ["labels", *self.spec.outputs]
+
+    def table_rows(self, answer: Answer, *, top: int = 5) -> list[list[str | float]]:
+        """Return an answer's one row."""
+        return [["|".join(answer.record["answer"]), *answer.record["shares"]]]
 
 
 def _label_section(shown: Shown) -> Section:

@@ -1,5 +1,6 @@
-"""What the page of a detection run shows: images with truth beside answer, curves, classes, sizes, errors by kind."""
+"""How objects are shown: drawn, in words; of a run truth beside answer, curves, classes, sizes, errors by kind."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,10 +13,13 @@ from ...report.markup import join, shorten
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
 from ...wording import count_of
+from ..answer import Answer
 from ..metric import MetricSpec
-from ..page import COMPARED, Page, Shown, compared_section, no_images
+from ..page import COMPARED, Shown, compared_section, no_images
+from ..presenter import Presenter
 from ..segmentation.drawing import name_colours
 from .data import BoxTargets
+from .detector import CELLS, LABEL, SCORE, WHOLE
 from .drawing import draw_objects, to_runs
 from .errors import FOUND, KIND, KINDS, NONE, RIGHT, best_threshold, count_errors
 from .metrics import RANGES, average_precision, class_curves
@@ -25,19 +29,19 @@ MANY = 60  # classes in a chart
 CURVES = 6  # classes whose curves are drawn by themselves
 LARGE = 1000  # images from which intervals are those of the first number alone
 SIDE = 280  # of an image on the page
+SURE = 0.5  # score from which people are told of an answer
 SIZED = {"small": "under 32 x 32 pixels", "medium": "up to 96 x 96", "large": "above"}
 
 
-class DetectionPage(Page):
-    """Sections on objects."""
+class DetectionPresenter(Presenter):
+    """Shows objects."""
 
     note = (
         "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
         "Intervals are over validation images, by leaving some out; they say nothing about another seed."
     )
 
-    @classmethod
-    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
+    def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
         """Return the interval of a number of all objects, of many images that of the first alone; others are below."""
         if spec.name.removeprefix("mask_").startswith("ap_"):
             return None
@@ -47,13 +51,57 @@ class DetectionPage(Page):
         low, high = spread(spec.statistic, records)
         return f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
 
-    @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:
+    def sections(self, shown: Shown) -> list[Section]:
         """Return images, errors, curves, classes and sizes."""
         if "answers" not in shown.predictions or _column(shown) not in shown.scores:
             return []
         parts = (_image_section, _error_section, _curve_section, _class_section, _size_section)
         return [part(shown) for part in parts]
+
+    def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return where the sure answers are of the same classes at nearly the same places."""
+        found = []
+        for a, b in zip(first, second, strict=True):
+            mine, theirs = a[a[:, SCORE] >= SURE], b[b[:, SCORE] >= SURE]
+            alike = len(mine) == len(theirs) and np.array_equal(mine[:, LABEL], theirs[:, LABEL])
+            found.append(alike and (not len(mine) or float(np.abs(mine[:, :4] - theirs[:, :4]).max()) < 1.0))
+        return np.array(found)
+
+    def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
+        """Return how many sure objects of which classes there are, the classes with the surest first, and where."""
+        whole = row[row[:, LABEL] == WHOLE]
+        size = (int(whole[0, 3]), int(whole[0, 2])) if len(whole) else (self.spec.img_size, self.spec.img_size)
+        objects = [_object(one, size, self.spec.outputs) for one in row if one[LABEL] >= 0]
+        best: dict[str, float] = {}
+        for one in objects:
+            best.setdefault(one["class"], one["score"])  # they come best first
+        counts = Counter(one["class"] for one in objects if one["score"] >= SURE)
+        rows = tuple(
+            (name, f"{counts[name]} sure, the surest {score:.1%}" if counts[name] else f"perhaps, {score:.1%}", score)
+            for name, score in list(best.items())[:top]
+        )
+        text = ", ".join(f"{counts[name]} {name}" for name in best if counts[name]) or "nothing sure"
+        record = {"answer": text, "size": list(size), "objects": objects, "outputs": list(self.spec.outputs)}
+        return Answer(text, rows, record, said=tuple(counts), colours=name_colours(self.spec.outputs))
+
+    def table_head(self, *, top: int = 5) -> list[str]:
+        """Return class, score and box."""
+        return ["class", "score", "left", "top", "right", "bottom"]
+
+    def table_rows(self, answer: Answer, *, top: int = 5) -> list[list[str | float]]:
+        """Return a row an object, best first; an empty one where nothing was found."""
+        found = [[one["class"], one["score"], *one["box"]] for one in answer.record["objects"]]
+        return found or [[""] * len(self.table_head(top=top))]
+
+    def paint(self, pixels: np.ndarray, answer: Answer) -> np.ndarray:
+        """Return an image with the sure objects drawn on it."""
+        sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
+        height, width = answer.record["size"]
+        return draw_objects(pixels, sure, answer.colours, (height, width))
+
+    def served_record(self, answer: Answer) -> dict[str, Any]:
+        """Return the objects, and colours of the classes for a page."""
+        return answer.record | {"colours": [answer.colours[name] for name in answer.record["outputs"]], "sure": SURE}
 
 
 def _column(shown: Shown) -> str:
@@ -235,3 +283,15 @@ def _size_section(shown: Shown) -> Section:
     head = ["Size", "Area of the box", "Objects", "Average precision", "At half overlap", f"Found at {best:.0%} sure"]
     listed = table(head, rows, caption="Objects by size, in pixels of their own images", numeric=range(2, 6))
     return Section("sizes", "By size", listed)
+
+
+def _object(one: np.ndarray, size: tuple[int, int], outputs: Sequence[str]) -> dict[str, Any]:
+    """Return an object as JSON holds it; masks as COCO's runs."""
+    place = int(one[LABEL])
+    found: dict[str, Any] = {"class": outputs[place], "index": place, "score": round(float(one[SCORE]), 6)}
+    found["box"] = [round(float(value), 2) for value in one[:4].clip(0, [size[1], size[0]] * 2)]
+    if len(one) > CELLS:
+        side = round((len(one) - CELLS) ** 0.5)
+        runs = to_runs(one[CELLS:].reshape(side, side), one[:4], size)
+        found["segmentation"] = {"size": list(size), "counts": runs}
+    return found

@@ -1,6 +1,8 @@
-"""What the page of a segmentation run shows: images with truth beside answer, every class, what is confused."""
+"""How masks are shown: painted, in words; of a run images with truth beside answer, every class, what is confused."""
 
+import base64
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -10,39 +12,75 @@ from ...report.heat import heat_map
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval
+from ..answer import Answer
 from ..metric import MetricSpec
-from ..page import CHARTED, COMPARED, Page, Shown, bootstrap, compared_section, no_images, output_section
+from ..page import CHARTED, COMPARED, Shown, bootstrap, compared_section, no_images, output_section
+from ..presenter import RankedPresenter
 from .data import MaskTargets
-from .drawing import overlay, palette, resize_mask
+from .drawing import encode_places, name_colours, overlay, palette, resize_mask
 from .metrics import class_iou, mean_iou
 
 CONFUSION = 24  # classes up to which all of them are in the map of confusions
 SIDE = 200  # of an image on the page
+SERVED = 1024  # longer side of a mask that a server sends
+SAME = 0.999  # share of equal pixels from which two masks are the same to people
 
 
-class SegmentationPage(Page):
-    """Sections on masks."""
+class SegmentationPresenter(RankedPresenter):
+    """Shows masks."""
 
     note = (
         "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
         "Intervals are over validation images, by resampling them; they say nothing about another seed."
     )
 
-    @classmethod
-    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
+    def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
         """Return the interval of a number of all classes; those of one are in the section on classes."""
         if spec.name.startswith("iou_"):
             return None
         ends = shown.interval(spec)
         return "" if ends is None else f"95% interval {spec.show(ends[0])} to {spec.show(ends[1])}"
 
-    @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:
+    def sections(self, shown: Shown) -> list[Section]:
         """Return the images, the classes and the confusions."""
         if "counts" not in shown.predictions:
             return []
         found = [_image_section(shown), _class_section(shown)]
         return found + ([_confusion_section(shown)] if "confusion" in shown.predictions else [])
+
+    def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return where nearly all pixels are of the same class."""
+        return (first == second).mean((1, 2)) >= SAME
+
+    def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
+        """Return the classes that cover most, and the mask."""
+        shares = np.bincount(row.ravel(), minlength=len(self.spec.outputs)) / max(row.size, 1)
+        order = [int(place) for place in np.argsort(-shares, kind="stable")[:top] if shares[place] > 0]
+        rows = tuple((self.spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
+        areas = [{"area": area, "share": area} for area in (round(float(shares[place]), 6) for place in order)]
+        classes = [{"class": self.spec.outputs[p], "index": p, **area} for p, area in zip(order, areas, strict=True)]
+        colours = {self.spec.outputs[p]: name_colours(self.spec.outputs)[self.spec.outputs[p]] for p in order}
+        record = {"answer": rows[0][0], **areas[0], "classes": classes, "outputs": list(self.spec.outputs)}
+        text = ", ".join(f"{name} {text}" for name, text, _ in rows)
+        return Answer(text, rows, record, mask=row, colours=colours, measure="area")
+
+    def table_head(self, *, top: int = 5) -> list[str]:
+        """Return class and area, as a part of the image, largest first."""
+        top = min(top, len(self.spec.outputs))
+        return [part for number in range(1, top + 1) for part in (f"class_{number}", f"area_{number}")]
+
+    def paint(self, pixels: np.ndarray, answer: Answer) -> np.ndarray:
+        """Return an image under the colours of its classes."""
+        assert answer.mask is not None
+        return overlay(pixels, resize_mask(answer.mask, (pixels.shape[0], pixels.shape[1])))
+
+    def served_record(self, answer: Answer) -> dict[str, Any]:
+        """Return the same with the mask, at most 1024 pixels a side: a PNG whose values are places in `outputs`."""
+        assert answer.mask is not None
+        step = -(-max(answer.mask.shape) // SERVED)
+        mask = answer.mask[::step, ::step]
+        drawn = {"png": base64.b64encode(encode_places(mask)).decode(), "height": mask.shape[0], "width": mask.shape[1]}
+        return answer.record | {"mask": drawn | {"colours": palette(len(answer.record["outputs"]))}}
 
 
 def _image_section(shown: Shown) -> Section:

@@ -1,4 +1,4 @@
-"""What the page of a run with numbers shows: answers against truth, every column, and the worst images."""
+"""How numbers are shown: answers against truth, every column, and the worst images."""
 
 import numpy as np
 
@@ -6,22 +6,27 @@ from ...report.axes import number
 from ...report.chart import Point, scatter
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, grid, paragraph, table
-from ..page import Page, Shown, bootstrap, worst_section
+from ..page import Shown, bootstrap, worst_section
+from ..presenter import Presenter
 from .metrics import explained, rank_correlation, root
 
 DRAWN = 600  # samples in a plot
 PLOTS = 6  # columns drawn
+NEAR = 0.01  # deviations by which two answers may differ and are still the same to people
 
 
-class RegressionPage(Page):
-    """Sections on numbers."""
+class RegressionPresenter(Presenter):
+    """Shows numbers."""
 
-    @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:
+    def sections(self, shown: Shown) -> list[Section]:
         """Return answers against truth, the columns, and the images that are farthest off."""
         if "answer" not in shown.predictions:
             return []
         return [_plot_section(shown), _column_section(shown), worst_section(shown, shown.predictions["mae"], _caption)]
+
+    def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return where no number differs by more than a hundredth of its deviation in training."""
+        return np.abs((first - second) / np.asarray(self.spec.extra["std"])).max(1) <= NEAR
 
 
 def _plot_section(shown: Shown) -> Section:

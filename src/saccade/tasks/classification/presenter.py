@@ -1,6 +1,7 @@
-"""What the page of a classifier's run shows: accuracy by class, confusions, confidence, the worst images."""
+"""How classes are shown: the likeliest of an answer; of a run accuracy, confusions, confidence, the worst images."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph
 from ...report.tally import Answered
 from ...statistics.proportion import wilson
-from ..page import Page, Shown, no_images, worst_section
+from ..answer import Answer
+from ..page import Shown, no_images, worst_section
+from ..presenter import RankedPresenter
 
 ABOUT_INTERVAL = (
     "The interval (Wilson) says how far accuracy could be off because these validation images were taken and not "
@@ -22,17 +25,46 @@ ABOUT_IMAGES = (
 )
 
 
-class ClassificationPage(Page):
-    """Sections on classes."""
+class OneOfPresenter(RankedPresenter):
+    """Shows which of its outputs a model answers with."""
+
+    def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
+        """Return the likeliest classes, likeliest first; of equal ones the first."""
+        order = np.argsort(-row, kind="stable")[:top]
+        rows = tuple((self.spec.outputs[i], _percent(row[i]), float(row[i])) for i in order)
+        classes = [{"class": self.spec.outputs[i], "index": int(i), **_probability(_finite(row[i]))} for i in order]
+        record = {"answer": classes[0]["class"], **_probability(classes[0]["probability"]), "classes": classes}
+        return Answer(rows[0][0], rows, record, said=(rows[0][0],))
+
+    def table_head(self, *, top: int = 5) -> list[str]:
+        """Return class and confidence, likeliest first."""
+        top = min(top, len(self.spec.outputs))
+        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"confidence_{n}")]
+        return ["class", "confidence", *more]
+
+    def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return where both find the same class likeliest."""
+        return first.argmax(1) == second.argmax(1)
+
+
+class ClassPresenter(OneOfPresenter):
+    """Shows a class, in lines of JSON with the classes that are less likely."""
+
+    def line_record(self, answer: Answer) -> dict[str, Any]:
+        """Return classes and probabilities, likeliest first."""
+        return {"answers": [{"class": name, **_probability(round(share or 0.0, 6))} for name, _, share in answer.rows]}
+
+
+class ClassificationPresenter(ClassPresenter):
+    """Shows the classes of images."""
 
     note = ABOUT_INTERVAL
 
-    @classmethod
-    def sentence(cls, shown: Shown) -> Html:
+    def sentence(self, shown: Shown) -> Html:
         """Return how often the right class is named, and whether that beats the most frequent one."""
         result = _result(shown)
         if result is None:
-            return cls.unfinished(shown)
+            return self.unfinished(shown)
         correct, count = result
         low, high = wilson(correct, count)
         answered = _answered(shown)
@@ -49,8 +81,7 @@ class ClassificationPage(Page):
         verdict = "" if low > commonest else " It has not been shown to do better than that."
         return join(opening, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
 
-    @classmethod
-    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
+    def facts(self, shown: Shown) -> list[tuple[str, str, str]]:
         """Return accuracy with its interval, and the loss."""
         found = []
         if result := _result(shown):
@@ -62,8 +93,7 @@ class ClassificationPage(Page):
             found.append(("Validation loss", number(loss), "cross-entropy"))
         return found
 
-    @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:
+    def sections(self, shown: Shown) -> list[Section]:
         """Return accuracy by class, confusions, confidence and the worst images."""
         answered = _answered(shown)
         if answered is None or not len(answered):
@@ -115,3 +145,17 @@ def _result(shown: Shown) -> tuple[int, int] | None:
     """Return right answers and images."""
     share = shown.value("top1")
     return (round(share * shown.count), shown.count) if shown.count and share is not None else None
+
+
+def _percent(value: np.floating) -> str:
+    return f"{value:.1%}" if np.isfinite(value) else "not a number"
+
+
+def _probability(value: float | None) -> dict[str, float | None]:
+    """Return a probability under its name, and under the one that earlier programs read."""
+    return {"probability": value, "share": value}
+
+
+def _finite(value: np.floating) -> float | None:
+    """Return a number as JSON has one."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,16 @@
+"""What tasks were asked for before their roles were parted: a task of another package that still says it is refused."""
+
+ROLES = {
+    "presenter": "describe table_head table_rows paint line_record served_record same page",
+}  # fmt: skip
+
+
+def refuse_earlier(task: type) -> None:
+    """Refuse a task with methods that belong to one of its roles now, and name the roles."""
+    wrong = {role: [name for name in names.split() if name in vars(task)] for role, names in ROLES.items()}
+    told = [f"{', '.join(names)} to its {role.title()}" for role, names in wrong.items() if names]
+    if told:
+        raise TypeError(
+            f"the task {task.__name__} is written for an earlier saccade: move {'; '.join(told)}: a class on the one "
+            "of that name in saccade.tasks, which the task names as `presenter = ...` (docs/architecture.md)"
+        )
