@@ -20,10 +20,10 @@ EXCEPTIONS = {
     "make": "sets up an environment and runs these very tests; tests/unit/test_documents.py asks `make -n`",
     "pip install": "needs the network; tests/unit/test_documents.py sees that the extras exist",
     "nvidia-cuda-mps-control": "needs a GPU",
-    "python benchmarks/finetune.py": "needs photographs and trained weights",
-    "python benchmarks/serve.py": "measures for minutes under load; tests/slow/test_serve_load.py does the like",
-    "python benchmarks/compiled.py": "needs a GPU",
-    "python benchmarks/svpn.py": "times decompositions of matrices for minutes",
+    "python benchmarks/accuracy/finetune.py": "needs photographs and trained weights",
+    "python benchmarks/speed/serve.py": "measures for minutes under load; tests/slow/test_serve_load.py does the like",
+    "python benchmarks/speed/compiled.py": "needs a GPU",
+    "python benchmarks/speed/svpn.py": "times decompositions of matrices for minutes",
     "saccade compare --tune": "names a flag; the command with it stands below",
 }
 

@@ -5,7 +5,7 @@ import resource
 
 import numpy as np
 import pytest
-from benchmarks.serve import HOSTILE, load, resident_mib
+from benchmarks.speed.serve import HOSTILE, load, resident_mib
 
 from support.serving import start
 

@@ -32,7 +32,7 @@ def modules() -> dict[str, Any]:
 def words() -> frozenset[str]:
     """Return all identifiers and short texts of the sources, the benchmarks and their pages."""
     found: set[str] = set()
-    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for field in ("id", "attr", "arg", "name"):
                 if isinstance(value := getattr(node, field, None), str):
@@ -48,7 +48,7 @@ def texts() -> str:
     """Return the sources as one text, pages' scripts and recipes included."""
     kinds = ("*.py", "*.js", "*.html", "*.yaml")
     files = [path for kind in kinds for path in (ROOT / "src").rglob(kind)]
-    files += (ROOT / "benchmarks").glob("*.py")
+    files += (ROOT / "benchmarks").rglob("*.py")
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 

@@ -251,7 +251,7 @@ def test_extras_that_are_installed_exist():
 
 def test_benchmarks_that_are_named_have_the_flags_given():
     for item in SPANS:
-        if match := re.match(r"python (benchmarks/\w+\.py)(.*)", item.text):
+        if match := re.match(r"python (benchmarks/[\w/]+\.py)(.*)", item.text):
             source = (ROOT / match[1]).read_text(encoding="utf-8")
             assert [flag for flag in re.findall(r"--[\w-]+", match[2]) if f'"{flag}"' not in source] == [], item
 

@@ -1,9 +1,9 @@
-"""A few cases of `benchmarks/fuzz.py`, which runs any number of them with bounds on time and memory."""
+"""A few cases of `benchmarks/faults/fuzz.py`, which runs any number of them with bounds on time and memory."""
 
 import random
 
 import pytest
-from benchmarks.fuzz import KINDS, is_clear
+from benchmarks.faults.fuzz import KINDS, is_clear
 
 
 @pytest.mark.filterwarnings("ignore")

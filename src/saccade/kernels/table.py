@@ -20,8 +20,8 @@ from .workarounds import WindowAttentionByProducts
 
 MODES = ("train", "infer")
 RESERVED = ("auto", "off")  # words of the switch
-H200, X86 = "benchmarks/results/kernels/h200.md", "benchmarks/results/kernels/x86.md"
-NOTES = "benchmarks/results/notes_gpu.md"
+H200, X86 = "benchmarks/speed/results/kernels/h200.md", "benchmarks/speed/results/kernels/x86.md"
+NOTES = "benchmarks/speed/results/notes_gpu.md"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ groups of them, whole), and what the samples add as training samples is taken fo
 alone shows it (Bengio and Grandvalet, 2004): variance of samples times 1 + share / (folds - 1). With one training a
 fold, how seeds vary is what folds differ by beyond their samples. The corrected t of Nadeau and Bengio (2003)
 instead takes everything from the few fold means, and is wider than needed. The shares and their reach are measured
-with learners of real images: benchmarks/folds.py, docs/statistics.md.
+with learners of real images: benchmarks/statistics/folds.py, docs/statistics.md.
 """
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ import urllib.request
 
 import httpx
 import pytest
-from benchmarks.serve import Client, load, resident_mib, upload
+from benchmarks.speed.serve import Client, load, resident_mib, upload
 
 from saccade.deployment import connection, guard
 from saccade.deployment.serve import serve

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 import timm
-from benchmarks.size import model_size
+from benchmarks.speed.size import model_size
 
 import saccade
 from saccade.sizes import COUNTED, PUBLISHED

@@ -1,8 +1,8 @@
-"""The promises about chance, checked on experiments whose truth is known; the full grid is benchmarks/coverage.py."""
+"""The promises about chance on experiments whose truth is known; the full grid is benchmarks/statistics/coverage.py."""
 
 import numpy as np
 import pytest
-from benchmarks import simulate
+from benchmarks.statistics import simulate
 from scipy import special
 
 from saccade.statistics import statistic_difference

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from benchmarks import simulate
+from benchmarks.statistics import simulate
 
 from saccade.statistics import alpha_share, holm, judge, paired_difference
 from saccade.statistics.multiplicity import holm_levels

@@ -3,7 +3,7 @@ import warnings
 
 import numpy as np
 import pytest
-from benchmarks import simulate
+from benchmarks.statistics import simulate
 from scipy import stats
 
 from saccade.statistics import Difference, Spread, paired_difference, paired_scores, unpaired_difference
