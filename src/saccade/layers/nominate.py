@@ -117,8 +117,10 @@ class Nominator(nn.Module):
         scores = self.fc(reduce(torch.add, contexts))  # line 8, Omega; the paper's Conv is 1x1, hence a linear layer
         scores = self.scores(scores.unflatten(1, grid))  # B, H, W, count
         weights = self.nomination(self.weigh(scores)).to(contexts[0].dtype).flatten(1, 2)
-        nominated = [context * weights[..., i : i + 1] for i, context in enumerate(contexts)]  # line 9
-        return reduce(torch.add, nominated).unflatten(1, grid)
+        nominated = contexts[0] * weights[..., :1]  # line 9, the sum of contexts by their weights
+        for i, context in enumerate(contexts[1:], 1):
+            nominated = torch.addcmul(nominated, context, weights[..., i : i + 1])
+        return nominated.unflatten(1, grid)
 
     def weigh(self, scores: Tensor) -> Tensor:
         """Return the weight of each context at every place, from the scores."""
