@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from saccade.comparison import planning, schedule
-from saccade.comparison.budget import Pace
-from saccade.comparison.schedule import Clock, Job, Watch
-from saccade.comparison.worker import Outcome, train_run
+from saccade.comparison.plan import planning
+from saccade.comparison.plan.budget import Pace
+from saccade.comparison.run import schedule
+from saccade.comparison.run.schedule import Clock, Job, Watch
+from saccade.comparison.run.worker import Outcome, train_run
 from saccade.config import TrainConfig
 from saccade.data.feed import Batch
 from saccade.data.kept import KeptFeed

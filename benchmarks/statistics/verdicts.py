@@ -11,7 +11,7 @@ import numpy as np
 import simulate
 from scipy import special
 
-from saccade.comparison.diverged import find_diverged
+from saccade.comparison.conclude.diverged import find_diverged
 from saccade.statistics import (
     Stability,
     alpha_share,

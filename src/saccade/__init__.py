@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .moved import install
+
 if TYPE_CHECKING:
     from .averaging import average_weights
     from .building import load_model
@@ -163,3 +165,4 @@ if sys.modules.get("timm") is not None:
     import_module(f"{__name__}.models")
 elif not any(type(finder).__name__ == _RegisterWithTimm.__name__ for finder in sys.meta_path):
     sys.meta_path.insert(0, _RegisterWithTimm())
+install()

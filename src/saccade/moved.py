@@ -1,30 +1,96 @@
-"""Names that have moved: the old module finds them in their new place for one version, and warns."""
+"""Modules that have moved: old paths work for one version; every name asked of one warns and says its new place."""
 
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
+# An old module and where its names are now, looked up in this order; all in saccade.
+MODULES = """
+    comparison.arms: comparison.plan.arms
+    comparison.budget: comparison.plan.budget
+    comparison.clock: comparison.run.clock
+    comparison.common: comparison.plan.common
+    comparison.conclude: comparison.conclude.conclusion
+    comparison.cut: comparison.plan.cut
+    comparison.difference: statistics.difference statistics.multiplicity statistics.planning statistics.inputs
+    comparison.diverged: comparison.conclude.diverged
+    comparison.evidence: comparison.conclude.evidence
+    comparison.exact: statistics.exact statistics.multiplicity
+    comparison.findings: comparison.conclude.findings
+    comparison.folded: statistics.folds
+    comparison.folder: comparison.run.folder
+    comparison.measure: comparison.conclude.measure
+    comparison.paired: statistics.paired statistics.macro statistics.jackknife statistics.ratio statistics.inputs
+    comparison.plan: comparison.plan.plan
+    comparison.planning: comparison.plan.planning
+    comparison.processes: comparison.run.processes
+    comparison.ready: comparison.plan.ready
+    comparison.report: comparison.page.report
+    comparison.request: comparison.plan.request
+    comparison.result: comparison.page.result
+    comparison.schedule: comparison.run.schedule
+    comparison.snapshot: comparison.plan.snapshot
+    comparison.soundness: comparison.conclude.soundness
+    comparison.spread: statistics.spread
+    comparison.stability: statistics.stability comparison.conclude.diverged
+    comparison.tables: comparison.page.tables
+    comparison.timing: comparison.plan.timing
+    comparison.tuned: comparison.plan.tuned
+    comparison.words: comparison.page.words
+    comparison.worker: comparison.run.worker
+    evaluation.bootstrap: statistics.bootstrap evaluation.judge
+"""
+PLACES = {
+    f"saccade.{old}": tuple(f"saccade.{home}" for home in homes.split())
+    for old, _, homes in (line.strip().partition(": ") for line in MODULES.strip().splitlines())
+}
+RENAMED = {
+    "saccade.comparison.difference.spent": "saccade.statistics.multiplicity.alpha_share",
+    "saccade.evaluation.bootstrap.Difference": "saccade.statistics.bootstrap.ResampledDifference",
+    "saccade.evaluation.bootstrap.mcnemar": "saccade.statistics.exact.mcnemar_counts",
+}
 
-def moved(module: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module whose names have moved.
+
+def find_moved(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of an old module, which finds its names in their new places and warns.
 
     Args:
-        module: the old module's name.
-        places: each old name's new place, as in "saccade.statistics.proportion.wilson".
+        module: the old module's full name; a package of that name may stand there now.
     """
 
     def find(name: str) -> Any:
-        if name not in places:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        text = f"{module}.{name} is now {places[name]}; the old name works in this version only"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        home, _, own = places[name].rpartition(".")
-        return getattr(import_module(home), own)
+        old = f"{module}.{name}"
+        homes = () if name.startswith("__") else PLACES[module]
+        for place in [RENAMED[old]] if old in RENAMED else [f"{home}.{name}" for home in homes]:
+            home, _, own = place.rpartition(".")
+            found = getattr(import_module(home), own, None)
+            if found is not None and not isinstance(found, ModuleType):
+                text = f"{old} is now {place}; the old name works in this version only"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                return found
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return find
 
 
-def same_names(home: str, names: str) -> dict[str, str]:
-    """Return the places of names, separated by spaces, that are called in their new module as in the old one."""
-    return {name: f"{home}.{name}" for name in names.split()}
+class OldModules(MetaPathFinder, Loader):
+    """Makes modules at their old paths when they are imported."""
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        """Return a spec for a module that has moved."""
+        return ModuleSpec(name, self) if name in PLACES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let the module find its names where they are now."""
+        vars(module)["__getattr__"] = find_moved(module.__name__)
+
+
+def install() -> None:
+    """Let old paths be imported, where nothing else is found at them."""
+    if not any(type(finder).__name__ == OldModules.__name__ for finder in sys.meta_path):
+        sys.meta_path.append(OldModules())

@@ -8,7 +8,7 @@ import torch
 
 import saccade
 from saccade.building import load_model
-from saccade.comparison.folder import is_finished
+from saccade.comparison.run.folder import is_finished
 from support.hosted import save_detector, save_segmenter
 from support.masks import make_masks
 from support.objects import make_objects

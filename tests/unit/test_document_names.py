@@ -12,7 +12,7 @@ import timm
 import yaml
 
 from saccade.building import PLUGINS, parse_plugin
-from saccade.comparison.arms import parse_arms
+from saccade.comparison.plan.arms import parse_arms
 from saccade.config import ConfigError, TrainConfig, overlay, parse_settings
 from saccade.explanation.request import all_views
 from saccade.settings.recipes import list_recipes

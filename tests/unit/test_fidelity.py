@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from saccade.cli import VERBS
-from saccade.comparison.arms import parse_arms
+from saccade.comparison.plan.arms import parse_arms
 from saccade.explanation.request import all_views
 from saccade.training.recipes import configure, gather_settings
 

@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 
 import saccade.comparison
+from saccade.moved import PLACES
 
 OLD = {
     "saccade.comparison.paired": "from_differences macro_difference macro_values paired_difference paired_scores "
@@ -34,7 +35,20 @@ def test_an_old_name_is_the_new_one_and_warns_of_its_place(old, name):
         assert found is getattr(import_module(home), own)
 
 
-@pytest.mark.parametrize("old", OLD)
+MOVED = {old: homes[0] for old, homes in PLACES.items() if old not in OLD}
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_every_function_and_class_of_a_moved_module_is_found_by_its_old_path(old):
+    new = import_module(MOVED[old])
+    names = [name for name, value in vars(new).items() if getattr(value, "__module__", None) == new.__name__]
+    assert names
+    for name in names:
+        with pytest.warns(DeprecationWarning, match=rf"^{old}\.{name} is now {MOVED[old]}\.{name};"):
+            assert getattr(import_module(old), name) is getattr(new, name)
+
+
+@pytest.mark.parametrize("old", PLACES)
 def test_an_old_module_has_nothing_else_and_is_imported_without_a_warning(old):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -9,7 +9,7 @@ import pytest
 
 from saccade import spawning
 from saccade.cli import main
-from saccade.comparison.processes import Crew, Slot
+from saccade.comparison.run.processes import Crew, Slot
 
 
 @pytest.fixture

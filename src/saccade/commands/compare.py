@@ -107,7 +107,7 @@ def run(args: Args) -> int:
     with quick_imports():
         from ..comparison.compare import compare as run_comparison
         from ..comparison.compare import plan_comparison
-        from ..comparison.request import Request
+        from ..comparison.plan.request import Request
         from ..config import ConfigError, parse_settings
         from ..ranges import require_number
         from ..report.document import to_terminal

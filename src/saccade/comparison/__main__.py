@@ -16,7 +16,7 @@ def main() -> int:
 
         if os.environ.get(VISIBLE) and torch.cuda.is_available():
             threading.Thread(target=wake, daemon=True).start()
-        from .worker import main as work
+        from .run.worker import main as work
 
     return work()
 

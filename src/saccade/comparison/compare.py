@@ -17,21 +17,21 @@ from ..files import write_text
 from ..runs import Run
 from ..training.loop import Interrupted
 from ..wording import count_of
-from .clock import Clock, Job, said_seeds
-from .conclude import conclude
+from .conclude.conclusion import conclude
+from .conclude.soundness import Probes, warn_of_chance, warn_of_losses
 from .cross import OUT_OF_FOLD, keep_answers
-from .cut import STRIDE
-from .folder import is_finished
-from .plan import Note, Plan
-from .planning import Planner
-from .processes import ask
-from .ready import Ready
-from .report import write_report
-from .request import Request
-from .result import Comparison
-from .schedule import Watch, run_jobs
-from .soundness import Probes, warn_of_chance, warn_of_losses
-from .worker import Outcome
+from .page.report import write_report
+from .page.result import Comparison
+from .plan.cut import STRIDE
+from .plan.plan import Note, Plan
+from .plan.planning import Planner
+from .plan.ready import Ready
+from .plan.request import Request
+from .run.clock import Clock, Job, said_seeds
+from .run.folder import is_finished
+from .run.processes import ask
+from .run.schedule import Watch, run_jobs
+from .run.worker import Outcome
 
 
 def compare(

@@ -18,13 +18,13 @@ from ..statistics.jackknife import pseudo_values
 from ..statistics.macro import macro_values
 from ..statistics.paired import from_differences
 from ..tasks.metric import GROUP, MetricSpec
-from .cut import Cut
-from .evidence import Evidence, common_places, per_sample
-from .folder import is_finished, slug
-from .planning import Planner
-from .ready import Ready
-from .request import Request
-from .schedule import Watch, run_jobs
+from .conclude.evidence import Evidence, common_places, per_sample
+from .plan.cut import Cut
+from .plan.planning import Planner
+from .plan.ready import Ready
+from .plan.request import Request
+from .run.folder import is_finished, slug
+from .run.schedule import Watch, run_jobs
 
 OUT_OF_FOLD = "out_of_fold"  # folder of answers to every sample by trainings without it
 ARM = "base"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from saccade.comparison import planning, timing
 from saccade.comparison.compare import compare
-from saccade.comparison.folder import is_finished
-from saccade.comparison.request import Request
-from saccade.comparison.worker import train_run
+from saccade.comparison.plan import planning, timing
+from saccade.comparison.plan.request import Request
+from saccade.comparison.run.folder import is_finished
+from saccade.comparison.run.worker import train_run
 from saccade.config import ConfigError
 from saccade.runs import Run, RunError
 from saccade.training import loop

@@ -7,11 +7,11 @@ import shlex
 import numpy as np
 import pytest
 
-from saccade.comparison import timing
 from saccade.comparison.compare import compare, plan_comparison
-from saccade.comparison.evidence import read_evidence
-from saccade.comparison.measure import Measure
-from saccade.comparison.request import Request, ask
+from saccade.comparison.conclude.evidence import read_evidence
+from saccade.comparison.conclude.measure import Measure
+from saccade.comparison.plan import timing
+from saccade.comparison.plan.request import Request, ask
 from saccade.statistics import statistic_difference
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from saccade.training.pace import Pace

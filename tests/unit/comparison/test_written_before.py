@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from saccade.comparison import timing
 from saccade.comparison.compare import compare
+from saccade.comparison.plan import timing
 from saccade.settings import families
 
 FILE = Path(__file__).parents[2] / "golden" / "written_before.tar.gz"

@@ -124,8 +124,8 @@ def test_what_was_read_serves_nobody_who_would_read_otherwise(folder, reads):
 
 
 def test_runs_on_one_opened_set_read_it_once_and_end_alike(folder, tmp_path, reads):
-    from saccade.comparison.snapshot import DataCache
-    from saccade.comparison.worker import train_run
+    from saccade.comparison.plan.snapshot import DataCache
+    from saccade.comparison.run.worker import train_run
 
     values = settings(schedule__epochs=1, data__bad_limit=0.5, augment__crop="pad")
     config, cache = configure("small", values | {"data.path": str(folder)}), DataCache()

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import saccade
 from saccade.building import parse_plugin
-from saccade.comparison.arms import parse_arm
+from saccade.comparison.plan.arms import parse_arm
 from saccade.layers.broadcast import Broadcast
 
 DOCS = Path(__file__).parents[3] / "docs" / "plugins.md"

@@ -10,7 +10,7 @@ import yaml
 
 import saccade
 from saccade.cli import main
-from saccade.comparison.worker import probe
+from saccade.comparison.run.worker import probe
 from saccade.config import ConfigError
 from saccade.data.validation import Validation
 from saccade.durations import BudgetError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saccade.comparison.arms import parse_arm
+from saccade.comparison.plan.arms import parse_arm
 from saccade.config import ConfigError, TrainConfig
 from saccade.registry import combine
 from saccade.training.overrides import lay_over, merge, put_on

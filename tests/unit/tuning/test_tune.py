@@ -7,7 +7,7 @@ from filelock import FileLock
 
 import saccade
 from saccade.cli import main
-from saccade.comparison.tuned import _settings
+from saccade.comparison.plan.tuned import _settings
 from saccade.config import ConfigError, flatten, overlay, parse_settings
 from saccade.durations import BudgetError
 from saccade.runs import RunError

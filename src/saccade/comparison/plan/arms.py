@@ -1,0 +1,164 @@
+"""Arms of a comparison: what each of them changes, written in one line.
+
+An arm is `base`, or parts joined by `+`; a part is a plug-in (`drloc:weight=0.3,pairs=32`) or settings
+(`optim.lr=0.003,optim.weight_decay=0.1`). `NAME:=` before it gives it a name of its own. What it names is added to what
+all arms have: the common settings, without the recipe's own plug-ins.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...building import parse_plugin
+from ...config import ConfigError, TrainConfig, flatten, overlay, read_value
+from ...plugins import PLUGINS
+from ...registry import name_of
+from ...training.overrides import ADDED, dotted, merge
+from ...training.recipes import SHORT_FLAGS, configure, default_recipe
+
+BASE = "base"
+# Short flags that all arms share, or that `+` writes.
+OF_ALL = ("data", "columns", "plugins", "seed", "device", "kernels", "workers")
+SHORT = {name: dotted for name, dotted in SHORT_FLAGS.items() if name not in OF_ALL}
+NAME = re.compile(r"\w[\w .+-]*")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training."""
+
+    name: str  # what it is called
+    text: str  # how it was written, without the name
+    plugins: tuple[str, ...]  # put on after those that all arms have
+    settings: Mapping[str, Any]  # changed in this arm, by dotted name
+    recipe: str | None = None  # begun from instead of the common one
+
+    def configure(self, recipe: str | None, shared: Mapping[str, Any]) -> TrainConfig:
+        """Return all settings of the arm: the recipe's, over them what all arms share, over that its own.
+
+        Plug-ins are the arm's own, and those that all arms are given: a recipe's belong to the arms that name them, or
+        that name the recipe.
+        """
+        shared = dotted(shared)
+        try:
+            self._refuse_shared(shared.get("model.plugins") or ())
+            given = {**merge(shared, dotted(self.settings)), ADDED: self.plugins}
+            return configure(self.recipe or recipe or default_recipe(shared), given, bare=self.recipe is None)
+        except ConfigError as error:
+            raise ConfigError(f"arm {self.name!r}: {error}") from None
+
+    def _refuse_shared(self, plugins: Sequence[str]) -> None:
+        """Refuse an arm that adds what all arms have."""
+        twice = [text for text in self.plugins if name_of(text) in map(name_of, plugins)]
+        if twice:
+            raise ConfigError(
+                f"{twice[0]} was given and all arms have {name_of(twice[0])} by model.plugins; leave it out there"
+            )
+
+
+def parse_arms(texts: Sequence[str]) -> tuple[Arm, ...]:
+    """Read the arms of a comparison; see the head of this file for how they are written."""
+    if isinstance(texts, str):
+        raise ConfigError(f"arms={texts!r} was given; give a list, such as ['base', {texts!r}]")
+    arms = tuple(parse_arm(text) for text in texts)
+    if len(arms) < 2:
+        given = repr(arms[0].name) if arms else "nothing"
+        raise ConfigError(f"arms: {given} was given; a comparison needs two or more, such as 'base' and 'broadcast'")
+    names = [arm.name for arm in arms]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"two arms are called {twice[0]!r}; give one of them another name: 'other:={twice[0]}'")
+    return arms
+
+
+def reference_of(arms: Sequence[Arm]) -> Arm:
+    """Return what the other arms are compared with: the one called base, or the first."""
+    return next((arm for arm in arms if arm.name == BASE), arms[0])
+
+
+def parse_arm(text: str) -> Arm:
+    """Read one arm."""
+    name, named, body = text.partition(":=")
+    name, body = (name.strip(), body.strip()) if named else ("", text.strip())
+    if named and not NAME.fullmatch(name):
+        raise ConfigError(f"arm {text!r}: the name {name!r} was given; names are letters, digits, spaces and . _ + -")
+    plugins: list[str] = []
+    settings: dict[str, Any] = {}
+    for part in split(body, "+"):
+        if part == BASE:
+            continue
+        head = part.partition(":")[0]
+        if part and "=" not in head:
+            plugins.append(_plugin(part, text))
+        else:
+            _add_settings(settings, part, text)
+    recipe = settings.pop("recipe", None)
+    return Arm(name or body, body, tuple(plugins), settings, recipe)
+
+
+def split(text: str, mark: str) -> list[str]:
+    """Cut a text at a mark, but not inside brackets, quotes or the exponent of a number."""
+    parts, depth, quote, begin = [], 0, "", 0
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[{(":
+            depth += 1
+        elif letter in "]})":
+            depth -= 1
+        elif letter == mark and depth == 0 and not _in_number(text, place):
+            parts.append(text[begin:place].strip())
+            begin = place + 1
+    return [*parts, text[begin:].strip()]
+
+
+def _in_number(text: str, place: int) -> bool:
+    """Whether a plus sign stands in something like 1e+3."""
+    return bool(re.search(r"[\d.]e$", text[:place], re.IGNORECASE) and re.match(r"\d", text[place + 1 :]))
+
+
+def _plugin(part: str, text: str) -> str:
+    try:
+        parse_plugin(part)
+    except ConfigError as error:
+        dotted = "; settings are joined by +, not by a comma" if re.search(r",\s*\w+\.\w+\s*=", part) else ""
+        known = part.partition(":")[0].strip() in PLUGINS
+        raise ConfigError(f"arm {text!r}: {error}{dotted}. {_allowed(named=known)}") from None
+    return part
+
+
+def _add_settings(settings: dict[str, Any], part: str, text: str) -> None:
+    for item in split(part, ","):
+        name, equals, value = item.partition("=")
+        name = SHORT.get(name.strip(), name.strip())
+        if not equals or not name:
+            raise ConfigError(f"arm {text!r}: {item!r} is no part of an arm. {_allowed()}")
+        if name == "seed":
+            raise ConfigError(f"arm {text!r}: every arm is trained with the same seeds; give them for all, as seeds")
+        if name in settings:
+            raise ConfigError(f"arm {text!r} sets {name} twice; once is enough")
+        settings[name] = read_value(value)
+        if name == "recipe":
+            continue
+        try:
+            overlay(TrainConfig(), {name: settings[name]}, source=f"arm {text!r}")
+        except ConfigError as error:
+            raise ConfigError(f"{error}. {_allowed()}") from None
+
+
+def _allowed(*, named: bool = True) -> str:
+    """Say how an arm is written, with the names of the plug-ins unless they are said already."""
+    plugins = f"plug-ins ({', '.join(sorted(PLUGINS))})" if named else "plug-ins"
+    return (
+        f"An arm is 'base', or {plugins} and settings (name=value; {', '.join([*SHORT, 'recipe'])} or a dotted name "
+        "such as optim.weight_decay) joined by +, with 'NAME:=' before it if you like"
+    )
+
+
+def changed(reference: TrainConfig, config: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which two configurations differ, the seed aside: name to both values."""
+    first, second = flatten(reference), flatten(config)
+    return {name: (first[name], second[name]) for name in first if first[name] != second[name] and name != "seed"}

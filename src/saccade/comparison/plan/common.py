@@ -1,0 +1,111 @@
+"""What all arms of a comparison have in common, and what each adds to it."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ...config import ConfigError, TrainConfig, overlay
+from ...runs import RunError
+from ...training.defaults import SAY_STRENGTH
+from ...training.overrides import dotted, merge
+from ...training.recipes import configure, default_recipe
+from ...training.setup import resolve
+from ...training.unread import Situation, unread
+from .arms import Arm
+from .request import Request
+from .snapshot import DataCache
+
+REFERENCE = "reference"  # in a comparison's record: what its arms add to
+
+
+def arm_configs(request: Request) -> dict[str, TrainConfig]:
+    """Return the settings of each arm by its name."""
+    arms, shared = request.parsed_arms, request.shared
+    if any("optim.lr" in arm.settings for arm in arms):  # then no arm's batches or rate are fitted to the set
+        shared = {"optim.least_steps": None, **shared}
+    if any(f"augment.{name}" in arm.settings for arm in arms for name in SAY_STRENGTH):
+        shared = {"augment.full_epochs": None, **shared}
+    if request.folds is not None:
+        shared = {**shared, "data.folds": request.folds}
+    return {arm.name: arm.configure(request.recipe, shared) for arm in arms}
+
+
+def taken_off(request: Request) -> list[str]:
+    """Return the plug-ins of the common recipe, which only the arms have that name them."""
+    shared = dotted(request.shared)
+    if all(arm.recipe is not None for arm in request.parsed_arms) or "model.plugins" in shared:
+        return []
+    return configure(request.recipe or default_recipe(shared), shared).model.plugins
+
+
+def say_common(request: Request) -> str:
+    """Say what arms add what they name to."""
+    shared = dotted(request.shared)
+    config = configure(request.recipe or default_recipe(shared), shared, bare=True)
+    plugins = ", ".join(config.model.plugins) or "none"
+    common = f"the recipe {config.recipe} with the model {config.model.name} and the plug-ins: {plugins}"
+    if own := taken_off(request):
+        common += f" (the recipe's own, {', '.join(own)}, is taken off: an arm that names it puts it on)"
+    return f"Each arm adds what it names to {common}."
+
+
+def in_epochs(configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device) -> dict[str, TrainConfig]:
+    """Return settings whose length is in epochs, also where a recipe gives it in steps."""
+    found = dict(configs)
+    for name, config in configs.items():
+        if config.schedule.steps is None:
+            continue
+        with suppress(Exception):  # whatever is wrong with an arm is said where it is built
+            resolved, _ = resolve(config, *cache.open(config), device)
+            found[name] = overlay(config, {"schedule.epochs": resolved.schedule.epochs, "schedule.steps": None})
+    return found
+
+
+def refuse_earlier(request: Request, configs: Mapping[str, TrainConfig], record: Mapping[str, Any]) -> None:
+    """Refuse to go on with a comparison whose arms meant other settings in an earlier version."""
+    if not record or REFERENCE in record:
+        return
+    changed = [arm.name for arm in request.parsed_arms if _means_other(arm, request, configs[arm.name])]
+    if changed:
+        raise RunError(
+            f"{request.folder} was begun by an earlier version, which trained {', '.join(changed)} by other settings; "
+            "name another directory with --out, or replace it with --overwrite"
+        )
+
+
+def _means_other(arm: Arm, request: Request, config: TrainConfig) -> bool:
+    """Whether an earlier version trained an arm by other settings.
+
+    It put a recipe's own plug-ins on every arm, took options of a task or a head for all of them, and counted steps by
+    repeated images.
+    """
+    given = {**request.shared, **arm.settings}
+    named = (
+        given.get("task", config.task) == config.task
+        and given.get("model.head", config.model.head) == config.model.head
+    )
+    options = given.get("model.options") == merge(request.shared, arm.settings).get("model.options")
+    plugins = arm.recipe is None and bool(taken_off(request))
+    return plugins or not named or not options or config.schedule.steps is not None
+
+
+def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device) -> None:
+    """Refuse settings that were given and that nothing reads: an arm's own in that arm, those of all arms in any."""
+    typed = [name for name in dotted(request.shared) if request.typed is None or name in request.typed]
+    shared: list[dict[str, str]] = []
+    for arm in request.parsed_arms:
+        config = configs[arm.name]
+        try:
+            opened = cache.open(config)
+            resolved, _ = resolve(config, *opened, device)
+        except Exception:  # whatever is wrong with an arm is said where it is built
+            continue
+        situation = Situation(config, resolved, *opened, device)
+        if found := unread(dotted(arm.settings), situation):
+            raise ConfigError(f"arm {arm.name!r}: {'; '.join(found.values())}")
+        shared.append(unread([name for name in typed if name not in dotted(arm.settings)], situation))
+    idle = [name for name in (shared[0] if shared else ()) if all(name in one for one in shared)]
+    if idle:
+        raise ConfigError("; ".join(shared[0][name] for name in idle))

@@ -1,0 +1,161 @@
+"""The folds of a comparison: which runs make up one pass over all samples, and their answers joined."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...config import ConfigError
+from ...data.folds import choose_folds
+from ...data.open import Data
+from ...runs import Run
+from ...scores import Scores
+from ...statistics.folds import Folds
+from ...tasks.metric import GROUP
+from ...weights import save_tensors
+from ..conclude.evidence import Evidence, read_evidence
+
+STRIDE = 100_003  # between the seeds of a seed's trainings, so that no two of them draw alike
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One training of a pass."""
+
+    whole: int  # seed that stands for the pass
+    seed: int  # of the training
+    repeat: int  # which cut
+    fold: int  # which part is validated on
+
+
+def pieces(seed: int, folds: int | None, repeats: int = 1) -> Iterator[Piece]:
+    """Yield the trainings of a seed: one, or one a fold of every cut."""
+    if folds is None:
+        yield Piece(seed, seed, 0, 0)
+        return
+    if seed >= STRIDE:
+        raise ConfigError(f"seed {seed} was given with folds; seeds are then below {STRIDE}")
+    for repeat in range(repeats):
+        first = seed + STRIDE * repeat * folds
+        for fold in range(folds):
+            yield Piece(first, first + STRIDE * fold, repeat, fold)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the samples of a comparison were cut."""
+
+    count: int  # of folds
+    fold: tuple[np.ndarray, ...]  # of every sample, one array a cut
+    groups: np.ndarray | None  # of every sample, P int64; None where each stands for itself
+    fingerprint: str  # of all samples
+
+    @classmethod
+    def of(cls, data: Data, *, folds: int, repeats: int, seed: int) -> "Cut":
+        """Return the cuts that the runs of a comparison make themselves."""
+        assert data.whole is not None
+        cuts = [choose_folds(data.whole, data.groups, folds=folds, seed=seed + repeat) for repeat in range(repeats)]
+        groups = None if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
+        return cls(folds, tuple(cuts), groups, data.whole.fingerprint())
+
+    def folds(self) -> Folds:
+        """Return what statistics need of it."""
+        return Folds(self.count, self.fold[0] if len(self.fold) == 1 else None, self.groups)
+
+    def describe(self, *, seeds: int) -> str:
+        """Return how samples were cut, and which intervals follow from that with so many passes."""
+        whole = "" if self.groups is None else f" in {int(self.groups.max()) + 1} groups, each in one fold,"
+        again = f", cut {len(self.fold)} times" if len(self.fold) > 1 else ""
+        more = self.folds().inflation(seeds=seeds) - 1
+        how = f"variance between {'seeds' if seeds > 1 else 'folds'}, and of samples, raised by {more:.0%}"
+        cut = f"all {len(self.fold[0])} samples{whole} were validated on, in {self.count} folds{again}"
+        return f"{cut}; intervals: {how} since folds share training sets"
+
+    def held(self, piece: Piece) -> np.ndarray:
+        """Return the places of the samples that a training validates on, in the whole set."""
+        return np.flatnonzero(self.fold[piece.repeat] == piece.fold)
+
+    def join(self, passes: Mapping[int, Sequence[tuple[Piece, Path]]]) -> Evidence:
+        """Return the passes of an arm, by seed, as if each were one run that validated on all samples."""
+        parts = {whole: read_evidence({piece.fold: path for piece, path in runs}) for whole, runs in passes.items()}
+        samples = {
+            whole: _join_scores([(self.held(piece), parts[whole].samples[piece.fold]) for piece, _ in runs])
+            for whole, runs in passes.items()
+        }
+        return Evidence(
+            runs={whole: runs[0][1] for whole, runs in passes.items()},
+            summaries={whole: self._summary(part, samples[whole]) for whole, part in parts.items()},
+            records={whole: mean_records(list(part.records.values())) for whole, part in parts.items()},
+            samples=samples,
+            memory=max((part.memory for part in parts.values() if part.memory is not None), default=None),
+            digests={
+                whole: hashlib.sha256("".join(part.digests.values()).encode()).hexdigest()
+                for whole, part in parts.items()
+            },
+        )
+
+    def _summary(self, part: Evidence, scores: Scores) -> dict[str, Any]:
+        found = _mean_numbers(list(part.summaries.values()))
+        found["seconds"] = sum(float(one["seconds"]) for one in part.summaries.values())
+        for name, spec in scores.metrics.items():
+            if f"val_{name}" in found and spec.column in scores.columns:
+                columns = {spec.column: scores.columns[spec.column]}
+                if spec.by_group:
+                    columns[GROUP] = scores.columns[GROUP]
+                found[f"val_{name}"] = spec.combine(columns)
+        found["validation"] = {"samples": len(scores.places), "fingerprint": self.fingerprint}
+        return found
+
+    def save_answers(self, path: Path, runs: Sequence[tuple[Piece, Path]]) -> None:
+        """Write what the trainings of a pass said to the samples left out of each, in the samples' order."""
+        kept = [(self.held(piece), Run(run).predictions()) for piece, run in runs]
+        places = np.concatenate([held[found["place"].numpy()] for held, found in kept])
+        order = torch.from_numpy(np.argsort(places, kind="stable"))
+        names = set.intersection(*(set(found) for _, found in kept)) - {"place"}
+        tensors = {name: torch.cat([found[name] for _, found in kept])[order].contiguous() for name in sorted(names)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_tensors(path, {"place": torch.from_numpy(places)[order], **tensors})
+
+
+def _join_scores(parts: Sequence[tuple[np.ndarray, Scores]]) -> Scores:
+    """Return the scores of several parts of a set as those of all of it."""
+    places = np.concatenate([held[scores.places] for held, scores in parts])
+    order = np.argsort(places, kind="stable")
+    shared = set.intersection(*(set(scores.columns) for _, scores in parts))
+    columns = {name: np.concatenate([scores.columns[name] for _, scores in parts])[order] for name in sorted(shared)}
+    names = [name for _, scores in parts for name in scores.names]
+    first = parts[0][1]
+    metrics = {name: spec for name, spec in first.metrics.items() if spec.column in shared}
+    kept = tuple(names[place] for place in order) if len(names) == len(places) else ()
+    return Scores(columns, places[order], kept, metrics, first.primary)
+
+
+def _mean_numbers(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return records as one: means of numbers, else what the first has."""
+    found = dict(records[0])
+    for name, value in found.items():
+        values = [record.get(name) for record in records]
+        if isinstance(value, float) and all(isinstance(one, int | float) for one in values):
+            found[name] = float(np.mean([float(one) for one in values if one is not None]))
+    return found
+
+
+def runs_of_pass(first: Path, seed: int, folds: int) -> list[Path]:
+    """Return the runs of a pass, one a fold, from the first of them; those that are there."""
+    arm = first.parent.name.rpartition("-")[0]  # a fold's settings have a folder of their own
+    return [path for k in range(folds) for path in first.parent.parent.glob(f"{arm}-*/seed-{seed + STRIDE * k}")]
+
+
+def mean_records(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the epochs of several runs as those of one; seconds and steps add up."""
+    found = []
+    for epochs in zip(*runs, strict=False):
+        record = _mean_numbers(epochs)
+        record["seconds"] = sum(float(epoch["seconds"]) for epoch in epochs)
+        record["step"] = sum(int(epoch["step"]) for epoch in epochs)
+        found.append(record)
+    return found

@@ -1,0 +1,190 @@
+"""The plan of a comparison: what differs, what is held equal, how long it takes, what it will be able to see."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...durations import say_duration
+from ...statistics.multiplicity import alpha_share
+from ...statistics.planning import plan_detectable
+from ...tasks.metric import MetricSpec
+from ...training.pace import Pace
+from ...wording import count_of
+from .snapshot import Check
+
+ASSUMED_ACCURACY = 0.8
+OWN_SAMPLES = (
+    "but other ones for each seed, since they are held out by seed; intervals are over seeds alone. Give validation "
+    "samples of their own for sharper ones"
+)
+DETECTABLE = "80% power"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something to be said beside the numbers."""
+
+    # "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing", "untimed",
+    # "budget", "tuned", "edge" or "undertrained"
+    kind: str
+    message: str  # what is so
+    advice: str = ""  # what to do about it; empty for nothing
+    arm: str | None = None  # that it is about; None for all
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.advice}" if self.advice else self.message
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """One arm as it will be run."""
+
+    name: str  # of the arm
+    text: str  # how it was written
+    # settings that differ from the reference: name to the reference's value and its own
+    changes: Mapping[str, tuple[Any, Any]]
+    checks: tuple[Check, ...] = ()  # what is held equal with the reference; empty for the reference itself
+    identical_to: str | None = None  # an earlier arm with the very same settings, whose runs it shares
+    failed: str | None = None  # why it cannot be run
+    epochs: int = 0  # of its runs
+    pace: Pace | None = None  # how long they take; None if that is not known
+    parameters: int | None = None  # of its model
+    macs: int | None = None  # multiply-adds of one image
+    notes: tuple[str, ...] = ()  # what building it had to say
+
+    def check(self, what: str) -> Check:
+        """Return the check of one thing, such as "order of the images"."""
+        found = [check for check in self.checks if check.what == what]
+        if not found:
+            raise KeyError(f"{what!r} is not checked; {', '.join(repr(check.what) for check in self.checks)} are")
+        return found[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be run, and what it will be worth.
+
+    Attributes:
+        data: name of the images.
+        reference: the arm that others are compared with.
+        arms: all of them, in the order given.
+        seeds: that each is trained with.
+        samples: to validate on.
+        same_samples: whether all seeds validate on the same ones.
+        runs: in all.
+        finished: of them, before.
+        side_by_side: runs at a time.
+        seconds: that the rest is expected to take; None if not known.
+        estimate: how that was found.
+        budget: what the time given allowed, in words.
+        detectable: smallest true difference of a share, such as accuracy, that will probably be found; None with one
+            seed, or where that is not known before runs are finished.
+        detectable_how: what that assumes, or why it is not known.
+        common: what each arm adds to, in words.
+    """
+
+    data: str
+    reference: str
+    arms: tuple[PlannedArm, ...]
+    seeds: tuple[int, ...]
+    samples: int
+    same_samples: bool
+    runs: int
+    finished: int
+    side_by_side: int
+    seconds: float | None
+    estimate: str
+    budget: str
+    detectable: float | None
+    detectable_how: str
+    common: str = ""
+
+    def arm(self, name: str) -> PlannedArm:
+        """Return an arm by its name."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
+
+    def remark(self, arm: PlannedArm) -> str:
+        """Return what is to be said of an arm beside its changes; nothing where these say it all."""
+        if arm.failed is not None:
+            return f"cannot be run: {arm.failed}"
+        if arm.name == self.reference:
+            return "the reference"
+        if arm.identical_to is not None:
+            return f"identical to {arm.identical_to}, not run again"
+        return "" if arm.changes else "the same settings"
+
+    @property
+    def held_equal(self) -> list[tuple[str, str, str]]:
+        """What is checked, where it is equal or differs, and why: once for all arms, and for each that differs."""
+        rows = []
+        checked = [arm for arm in self.arms if arm.checks]
+        for number, first in enumerate(checked[0].checks if checked else ()):
+            differing = [(arm.name, arm.checks[number]) for arm in checked if not arm.checks[number].equal]
+            if not differing:
+                rows.append((first.what, "equal", first.detail))
+            elif len(differing) < len(checked):
+                rows.append((first.what, "equal in the other arms", ""))
+            rows += [(check.what, f"differs in {name}", check.detail) for name, check in differing]
+        if not self.same_samples:
+            rows.append(("validation samples", "equal in all arms", OWN_SAMPLES))
+        return rows
+
+    def __str__(self) -> str:
+        lines = [f"{count_of(len(self.arms), 'arm')} on {self.data}, reference {self.reference}:"]
+        lines += [self.common] if self.common else []
+        for arm in self.arms:
+            changes = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
+            lines.append(f"  {arm.name}: {self.remark(arm) or changes}")
+            lines += [f"    {note}" for note in arm.notes if arm.name == self.reference]
+        lines.append("Held equal (checked for the first seed):")
+        lines += [f"  {what}: {where}{', ' if detail else ''}{detail}" for what, where, detail in self.held_equal]
+        return "\n".join([*lines, *self._cost_lines()])
+
+    def _cost_lines(self) -> list[str]:
+        seeds = f"seed{'s' * (len(self.seeds) != 1)} {', '.join(map(str, self.seeds))}"
+        lines = [f"{count_of(self.runs, 'run')}, {seeds}; {self.finished or 'none'} finished."]
+        if self.runs > self.finished:
+            side = f", {self.side_by_side} in parallel" if self.side_by_side > 1 else ""
+            time = "unknown" if self.seconds is None else f"about {say_duration(self.seconds)}{side}"
+            lines.append(f"Expected time: {time} ({self.estimate}).")
+        lines += [f"Budget: {self.budget}."] if self.budget else []
+        if self.detectable is not None:
+            on = f"on {self.samples:,} validation samples"
+            if self.detectable > 1:
+                lines.append(
+                    f"Too small to detect a difference: with {count_of(len(self.seeds), 'seed')} {on}, even 100 points "
+                    f"would be detected with less than 80% power ({self.detectable_how})."
+                )
+            else:
+                about = f"about {100 * self.detectable:.1f} points {on}"
+                lines.append(f"Smallest detectable difference: {about} ({DETECTABLE}; {self.detectable_how}).")
+        elif self.detectable_how:
+            lines.append(f"Smallest detectable difference: {self.detectable_how}.")
+        return lines
+
+
+def estimate_detectable(
+    metric: MetricSpec, *, seeds: int, samples: int, arms: int, look: int = 1, scores: Sequence[float] = ()
+) -> tuple[float | None, str]:
+    """Return the smallest difference a comparison will probably find, and what that assumes.
+
+    Args:
+        metric: that runs are judged by; only of a share of right answers this can be said before any run.
+        look: at results with these seeds; see `alpha_share`.
+        scores: of finished runs of the reference, if there are any.
+    """
+    if seeds < 2 or samples < 2:
+        return None, ""
+    if not metric.share or metric.statistic is not None or metric.by_group:
+        return None, f"unknown until runs are finished, as the variance of {metric.words} is not known"
+    known = sum(scores) / len(scores) if scores else ASSUMED_ACCURACY
+    accuracy = min(max(known, 1 / samples), 1 - 1 / samples)
+    how = f"assuming {metric.words} {accuracy:.0%}"
+    if scores:
+        how = f"{metric.words} {accuracy:.0%} as in {count_of(len(scores), 'finished run')}"
+    how += ", 0.5 points of variation between seeds"
+    how += f", corrected for {arms} arms" if arms > 1 else ""
+    return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 * alpha_share(look) / max(arms, 1)), how

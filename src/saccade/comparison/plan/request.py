@@ -1,0 +1,187 @@
+"""What is asked of a comparison: checked before anything is opened, and what the numbers it is asked in mean."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...config import ConfigError, DataConfig
+from ...durations import parse_duration
+from ...ranges import require_number
+from ...runs import require_apart
+from ...statistics.folds import Folds
+from ...tasks.metric import MetricSpec
+from ...training.recipes import SHORT_FLAGS, gather_settings
+from ..run.folder import MACHINE, slug
+from .arms import Arm, parse_arm, parse_arms
+
+MOST_SEEDS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks; the attributes are the arguments of `compare`."""
+
+    arms: Sequence[str]
+    data: str | None = None
+    seeds: int | Sequence[int] = 5
+    columns: str | Mapping[str, str] | None = None
+    task: str | None = None
+    model: str | None = None
+    pretrained: bool | None = None
+    checkpoint: str | Path | None = None
+    group: str | None = None
+    folds: int | None = None
+    repeats: int = 1
+    alone: bool = False  # one arm is enough: nothing is compared
+    typed: Sequence[str] | None = None  # settings of all arms that a user gave, where others are a run's; None: all
+    recipe: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    img_size: int | None = None
+    out: str | Path | None = None
+    settings: Mapping[str, Any] | None = None
+    metric: str | None = None
+    larger_is_better: bool | None = None
+    margin: float | None = None
+    budget: str | float | None = None
+    since: float | None = None
+    tune: str | float | None = None
+    parallel: int | None = None
+    device: str | None = None
+    kernels: str | None = None
+    seeds_fixed: bool = False
+    paired: bool = True
+    overwrite: bool = False
+    quiet: bool = False
+
+    @cached_property
+    def parsed_arms(self) -> tuple[Arm, ...]:
+        """The arms, read."""
+        return tuple(parse_arm(text) for text in self.arms) if self.alone else parse_arms(self.arms)
+
+    @cached_property
+    def seed_list(self) -> tuple[int, ...]:
+        """Every seed, each once."""
+        seeds = self.seeds
+        if isinstance(seeds, int) and seeds > MOST_SEEDS:
+            raise ValueError(f"seeds={seeds} was given; at most {MOST_SEEDS} are trained in one comparison")
+        found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+        if len(set(found)) < len(found):
+            raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
+        if self.folds is not None:
+            self._check_folds()
+        elif self.repeats != 1:
+            raise ConfigError(
+                f"repeats = {self.repeats} was given, which says how often folds are cut; give folds, too"
+            )
+        if len(found) < (1 if self.seeds_fixed or self.folds is not None else 2):
+            given = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
+            raise ValueError(
+                f"{given} given; at least 2, better 5, are needed: from one training of each arm nothing "
+                "can be said about other trainings. Give more, or ask about these very weights only: seeds_fixed=True "
+                "(--seeds-fixed)"
+            )
+        return found
+
+    def _check_folds(self) -> None:
+        require_number("folds", self.folds, 2, 1000)
+        require_number("repeats", self.repeats, 1, 1000)
+        if not self.paired:
+            raise ConfigError("paired=False was given with folds; arms are then paired by seed, fold and sample")
+
+    @cached_property
+    def shared(self) -> dict[str, Any]:
+        """The settings of all arms by dotted name."""
+        given = {name: getattr(self, name) for name in SHORT_FLAGS if hasattr(self, name)}
+        given["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        if "seed" in (self.settings or {}):
+            raise ConfigError("the setting seed was given; a comparison has several: give seeds=[...]")
+        return gather_settings(self.settings, **given)
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """What comparison.json keeps of it."""
+        found = {
+            "data": self.data or "",
+            "recipe": self.recipe,
+            "settings": {name: value for name, value in self.shared.items() if name not in MACHINE | {"data.path"}},
+            "arms": {arm.name: arm.text for arm in self.parsed_arms},
+            "seeds": list(self.seed_list),
+            "budget": None if self.budget is None else parse_duration(self.budget),
+        }
+        if self.folds is not None:
+            found |= {"folds": self.folds, "repeats": self.repeats}
+        found |= {} if self.tune is None else {"tune": parse_duration(self.tune, "tune")}
+        return json.loads(json.dumps(found))
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where it goes; named by what is asked if not given, so that asking again, for more arms too, resumes it."""
+        out = self.out
+        if out is None:
+            kept = ("data", "recipe", "settings", "tune", "folds")
+            named = {name: self.record[name] for name in kept if name in self.record}
+            digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
+            out = Path("runs") / f"compare-{slug(Path(self.record['data']).name or 'embedded')}-{digest}"
+        require_apart(out, DataConfig(path=self.data or "", val=self.shared.get("data.val")))
+        return Path(out).expanduser()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the runs, with what the task measures."""
+
+    metric: str  # one of the task's, or any number that runs end with
+    larger_is_better: bool  # whether more of it is better
+    primary: str  # name of the metric that runs are judged by
+    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)  # what the task measures, by name
+    margin: float | None = None  # a difference too small to matter
+    fixed: bool = False  # whether these very trainings are meant, not others
+    paired: bool = True  # whether runs of one seed belong together
+    level: float = 0.95  # confidence of the intervals
+    folds: Folds | None = None  # how samples were cut, where each was validated on in a fold
+
+
+def ask(
+    request: Request,
+    metrics: Sequence[MetricSpec],
+    primary: str,
+    arms: Mapping[str, Sequence[MetricSpec]] | None = None,
+) -> Question:
+    """Return a question after checking which way its metric is better, and that every arm measures it.
+
+    Args:
+        metrics: those of the reference.
+        primary: which of them runs are judged by.
+        arms: those of every arm, by its name.
+    """
+    known = {one.name: one for one in metrics}
+    metric = primary if request.metric is None else request.metric
+    spec, larger = find_metric(known, metric), request.larger_is_better
+    if larger is None and spec is None:
+        raise ValueError(
+            f"metric={metric!r} was given; the task measures {', '.join(known)}. Another number that runs end with can "
+            "be compared from Python, if it is told whether more of it is better: larger_is_better=True or False"
+        )
+    measured = {name: {one.name: one for one in found} for name, found in (arms or {}).items()}
+    lacking = [name for name, found in measured.items() if spec is not None and find_metric(found, metric) is None]
+    if lacking:
+        shared = [name for name in known if all(name in found for found in measured.values())]
+        raise ValueError(
+            f"{', '.join(lacking)} {'do' if lacking[1:] else 'does'} not measure {metric}, by which the arms would be "
+            f"compared; name one that all of them measure with --metric: {', '.join(shared)}"
+        )
+    larger = spec.larger_is_better if spec is not None and larger is None else bool(larger)
+    if any(primary not in found for found in measured.values()):  # such as masks' precision, of a detector of boxes
+        primary = metric
+    return Question(metric, larger, primary, known, request.margin, request.seeds_fixed, request.paired)
+
+
+def find_metric(metrics: Mapping[str, MetricSpec], name: str) -> MetricSpec | None:
+    """Return what a number that runs end with means, also by the name it has in summary.json; None if nobody says."""
+    return metrics.get(name) or metrics.get(name.removeprefix("val_"))

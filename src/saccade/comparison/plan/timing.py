@@ -1,0 +1,91 @@
+"""How long runs of a comparison's arms take, timed by the process that will run them while this one builds the arms."""
+
+import math
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+
+from ...config import TrainConfig, overlay
+from ...training.pace import Pace
+from ..run.processes import Crew, time_probe
+from .arms import changed
+from .snapshot import ArmSnapshot, DataCache
+
+COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.50 on an H200; what takes longer is cut
+FIRST_COMPILED, KIND_COMPILED = 10.0, 10.0  # seconds, and for each kind of blocks; four of glnet_nano took 51 in all
+WHOLE_COMPILED = 4  # kinds that a model without repeated blocks counts as: it is compiled in one piece
+MORE = 1.1  # times the operations of another arm, up to which one is taken to be as fast
+CHEAP = ("model.plugins", "model.drop_path", "optim.lr", "optim.weight_decay", "optim.clip", "loss.smoothing")
+
+
+class Timing:
+    """Times a few steps of each arm.
+
+    Args:
+        crew: whose first process does it; without any, this one.
+        cache: samples that are open here.
+        gpu: whether runs go to one.
+
+    Attributes:
+        reading: seconds for samples that every run but the first finds in memory.
+    """
+
+    def __init__(self, crew: Crew, cache: DataCache, *, gpu: bool) -> None:
+        self.crew, self.cache, self.gpu = crew, cache, gpu
+        self.reading = 0.0
+        self._begun: dict[str, Future[Pace]] = {}
+
+    def begin(self, name: str, config: TrainConfig) -> None:
+        """Let the process begin with an arm that will be asked about first."""
+        if self.crew.workers:
+            pool = ThreadPoolExecutor(1)
+            self._begun[name] = pool.submit(self._time, config)
+            pool.shutdown(wait=False)
+
+    def end(self) -> None:
+        """Wait until the process is free."""
+        wait(self._begun.values())
+
+    def pace(self, name: str, config: TrainConfig, *, beside: int, reads_once: bool) -> Pace:
+        """Return how long a run takes where as many as `beside` share a GPU.
+
+        Args:
+            reads_once: whether other runs find in memory what the first one reads.
+        """
+        self.end()
+        begun = self._begun.get(name)
+        pace = self._time(config) if begun is None else begun.result()
+        if reads_once:
+            self.reading, pace = max(self.reading, pace.reading), replace(pace, startup=pace.startup - pace.reading)
+        how, factor = pace.how, float(beside)
+        if self.compiles(config):
+            how += f", not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
+            factor *= COMPILED
+        if beside > 1:
+            how += f"; alone, where {beside} are to share a GPU"
+        return replace(pace, step=pace.step * factor, validation=pace.validation * beside, how=how)
+
+    def _time(self, config: TrainConfig) -> Pace:
+        """Time a few steps; without compiling, which takes longer than planning may."""
+        timed = overlay(config, {"engine.compile": False}) if self.compiles(config) else config
+        with tempfile.TemporaryDirectory() as folder:
+            return time_probe(timed, self.crew, Path(folder), self.cache)
+
+    def compiles(self, config: TrainConfig) -> bool:
+        """Whether runs of these settings are compiled."""
+        return self.gpu and config.engine.compile is not False
+
+    def compiling(self, kinds: Mapping[str, frozenset[str]], configs: Mapping[str, TrainConfig]) -> float:
+        """Return the seconds until all kinds of blocks of some arms are compiled."""
+        found = [kinds[name] for name, config in configs.items() if self.compiles(config)]
+        count = len(frozenset().union(*found)) + WHOLE_COMPILED * sum(not one for one in found)
+        return FIRST_COMPILED + KIND_COMPILED * count if found else 0.0
+
+
+def as_fast(timed: ArmSnapshot, other: ArmSnapshot) -> bool:
+    """Whether runs of another arm take about as long as those of one that was timed, by all that is known of them."""
+    same = (timed.steps, timed.batch_size) == (other.steps, other.batch_size)
+    cheap = set(changed(timed.config, other.config)) <= set(CHEAP)
+    return same and cheap and (other.macs or math.inf) <= MORE * (timed.macs or 0)

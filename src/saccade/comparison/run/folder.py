@@ -1,0 +1,171 @@
+"""The folder of a comparison: what was asked, and where each run is."""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...config import TrainConfig, flatten
+from ...data.split import abbreviate
+from ...files import write_text
+from ...runs import Run, RunError, hold
+from ...state import list_states
+
+FORMAT = 1
+# Settings that say where and how often, not what: runs that differ in these alone are the same.
+MACHINE = {
+    "engine.device",
+    "engine.threads",
+    "data.resident",
+    "data.bad_limit",
+    "keep.every_steps",
+    "keep.every_seconds",
+    "keep.states",
+    "keep.tensorboard",
+}
+# Settings of the first version. One that came later and has its default is no part of what tells runs apart, so that
+# comparisons written before it are found again.
+FIRST = {
+    "data": "path val val_share split_seed img_size mean std workers buffer train_limit",
+    "model": "name options plugins drop_path pretrained checkpoint probe",
+    "augment": "crop pad scale ratio flip rand_ops rand_magnitude rand_spread jitter erase mixup cutmix mix_prob "
+    "switch_prob repeats off_epochs",
+    "optim": "name lr lr_batch batch_size least_steps accumulate weight_decay momentum betas eps layer_decay clip",
+    "schedule": "epochs warmup warmup_lr min_lr patience",
+    "loss": "smoothing class_weights",
+    "engine": "precision compile graphs channels_last grad_checkpointing parallel",
+    "keep": "ema evaluate_every",
+}
+
+
+class Folder:
+    """The folder of a comparison, which need not be there yet."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self.record_file = self.path / "comparison.json"
+        self.result_file = self.path / "result.json"
+        self.markdown_file = self.path / "result.md"
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what was written about the comparison here; None if there is none."""
+        if not self.path.exists():
+            return None
+        if not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; name a folder for the comparison")
+        try:
+            record = json.loads(self.record_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if any(item.name != ".lock" for item in self.path.iterdir()):
+                raise RunError(
+                    f"{self.path} is not empty and holds no comparison.json, so it is not a comparison; name another "
+                    "directory with --out"
+                ) from None
+            return None
+        except ValueError:
+            raise RunError(f"{self.record_file} is damaged; name another directory, or remove that file") from None
+        return record
+
+    def claim(self, request: Mapping[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
+        """Return what is already known here of a request; refuse a folder that holds another comparison.
+
+        Args:
+            request: what is asked; arms may be added to those here, and seeds too.
+            overwrite: let the request take the place of another; finished runs are kept either way.
+        """
+        record = self.record()
+        if record is None or overwrite:
+            return {}
+        here = record["request"]
+        names = [name for name in {**here, **request} if name not in ("arms", "seeds", "budget")]
+        other = [name for name in names if request.get(name) != here.get(name)]
+        differs = [f"{name} = {here.get(name)!r} there, {request.get(name)!r} asked" for name in other]
+        for name, text in request["arms"].items():
+            if name in here["arms"] and here["arms"][name] != text:
+                differs.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
+        if differs:
+            raise RunError(
+                f"{self.path} holds another comparison: {'; '.join(differs)}. Name another directory with --out, "
+                "or replace it with --overwrite, which keeps finished runs"
+            )
+        return record
+
+    def write(self, request: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """Write down what was asked and what was decided."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        record = {"format": FORMAT, "request": dict(request), **found}
+        write_text(self.record_file, json.dumps(record, indent=1, ensure_ascii=False))
+
+    def looks(self, seeds: Sequence[int]) -> list[list[int]]:
+        """Return the seeds of every look at results here, one at these seeds included; the same seeds are one look."""
+        looks, now = (self.record() or {}).get("looks"), sorted(seeds)
+        if looks is None:  # a comparison that was written before looks were counted
+            try:
+                before = json.loads(self.result_file.read_text(encoding="utf-8"))
+                looks = [sorted(next(arm["seeds"] for arm in before["arms"] if arm["name"] == before["reference"]))]
+            except (OSError, ValueError, KeyError, TypeError, StopIteration):
+                looks = []
+        return [*looks, *([] if now in looks else [now])]
+
+    def count_look(self, seeds: Sequence[int]) -> int:
+        """Return how many times one has looked at results here, this time included, and write it down."""
+        record, looks = self.record(), self.looks(seeds)
+        if record and looks != record.get("looks"):
+            self.add({"looks": looks})
+        return looks.index(sorted(seeds)) + 1
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Write down what else was found."""
+        write_text(self.record_file, json.dumps({**(self.record() or {}), **found}, indent=1, ensure_ascii=False))
+
+    def run_path(self, name: str, config: TrainConfig) -> Path:
+        """Return where a run is or will be; the same settings under another arm's name are found."""
+        digest = config_hash(config)
+        known = sorted((self.path / "runs").glob(f"*-{digest}"))
+        return (known[0] if known else self.path / "runs" / f"{slug(name)}-{digest}") / f"seed-{config.seed}"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from running the same comparison; a killed one lets go by itself."""
+        self.record()  # nothing is put into a folder that holds something else
+        self.path.mkdir(parents=True, exist_ok=True)
+        with hold(self.path / ".lock", wait=0.0):
+            yield
+
+
+def config_hash(config: TrainConfig) -> str:
+    """Return ten letters that stand for what is trained, without the seed and the machine."""
+    first = {f"{group}.{name}" for group, names in FIRST.items() for name in names.split()}
+    defaults, aside = flatten(TrainConfig()), MACHINE | {"seed", "recipe"}
+    leaves = {k: v for k, v in flatten(config).items() if k not in aside and (k in first or v != defaults[k])}
+    return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def slug(name: str) -> str:
+    """Return a name that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:40] or "arm"
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a run is there with everything a comparison needs."""
+    run = Run(path)
+    return run.finished() and (run.scores_file.exists() or run.predictions_file.exists())
+
+
+def resumable(path: Path) -> Run | None:
+    """Return a half-finished run that can be resumed; what was left of one that cannot is removed."""
+    run = Run(path)
+    if run.settings.exists() and list_states(run.states):
+        return run
+    if path.exists():
+        foreign = run.foreign()
+        if foreign:
+            raise RunError(
+                f"{path} holds {abbreviate(foreign)}, which no run wrote; take it away, or give another --out"
+            )
+        shutil.rmtree(path)
+    return None

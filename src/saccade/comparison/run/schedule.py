@@ -1,0 +1,216 @@
+"""Run the runs of a comparison, here or side by side in processes of their own, and show how far they are."""
+
+import shutil
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import rich.console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from ...durations import say_duration
+from ...runs import Run
+from ...tasks.metric import MetricSpec
+from ...training.allowance import Allowance
+from ...training.loop import Interrupted
+from ..plan.snapshot import DataCache
+from .clock import Clock, Job
+from .processes import POLL, Crew, Worker, stop_all
+from .worker import Outcome, train_run
+
+TICK = 1.0  # seconds between looks at how far the runs are
+
+
+class Watch:
+    """A bar over all runs, with those under way and when it will be over; a line for each that ended.
+
+    Args:
+        seconds: all of it is expected to take; None if nobody knows.
+        metric: that runs are judged by, shown of each that finished; None shows none.
+    """
+
+    def __init__(
+        self, *, total: int, seconds: float | None = None, metric: MetricSpec | None = None, quiet: bool = False
+    ) -> None:
+        self.out = rich.console.Console(stderr=True, quiet=quiet)
+        self.total, self.expected, self.metric = total, seconds, metric
+        self.ended = 0
+        self.running: dict[str, tuple[Path, int]] = {}
+        self.begun: dict[str, float] = {}
+        self.progress = Progress(
+            TextColumn("{task.fields[state]}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[left]}"),
+            console=self.out,
+            transient=True,
+            disable=quiet or not self.out.is_terminal,
+        )
+        self.bar = self.progress.add_task("", total=max(total, 1), state="", left="")
+        self.over = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Watch":
+        self.since = time.monotonic()
+        self.progress.start()
+        if not self.progress.disable:
+            self.thread = threading.Thread(target=self._tick, daemon=True)
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        if self.thread is not None:
+            self.thread.join()
+        self.progress.stop()
+
+    def say(self, text: str, *, style: str | None = None) -> None:
+        """Print a remark above the bar."""
+        self.out.print(text, style=style, highlight=False, markup=False)
+
+    def begin(self, job: object, path: Path, epochs: int) -> None:
+        """Take note of a run that begins."""
+        self.running[str(job)] = (path, epochs)
+        self.begun[str(job)] = time.monotonic()
+
+    def end(self, job: object, outcome: Outcome | None) -> None:
+        """Take note of a run that ended; None if it will be begun again."""
+        path, _ = self.running.pop(str(job))
+        if outcome is None:
+            return
+        self.ended += 1
+        took = say_duration(time.monotonic() - self.begun[str(job)])
+        if outcome.kind == "finished":
+            result, style = f"{self._score(path)}{took}", None
+        else:
+            result, style = f"failed: {outcome.reason}", "yellow"
+        self.say(f"{self.ended:>{len(str(self.total))}}/{self.total} {job}: {result}", style=style)
+
+    def _score(self, path: Path) -> str:
+        value = None if self.metric is None else Run(path).summary().get(f"val_{self.metric.name}")
+        return "" if self.metric is None or value is None else f"{self.metric.words} {self.metric.show(value)}, "
+
+    def _tick(self) -> None:
+        while not self.over.wait(TICK):
+            self.progress.update(self.bar, **self.standing(time.monotonic() - self.since))
+
+    def standing(self, elapsed: float) -> dict[str, Any]:
+        """Return what the bar shows after so many seconds."""
+        running = list(self.running.items())
+        parts = [min(len(Run(path).metrics()) / epochs, 1.0) for _, (path, epochs) in running]
+        done = self.ended + sum(parts)
+        left = elapsed * (self.total - done) / done if done >= 0.5 else (self.expected or 0.0) - elapsed
+        names = "; ".join(name for name, _ in running[:3]) + (" ..." if len(running) > 3 else "")
+        known = done >= 0.5 or self.expected is not None
+        return {
+            "completed": done,
+            "state": f"{self.ended}/{self.total} runs, running: {names}",
+            "left": f"about {say_duration(max(left, 0.0))} left" if known else "",
+        }
+
+
+def run_jobs(
+    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock | None = None, cache: DataCache | None = None
+) -> dict[tuple[str, int], Outcome]:
+    """Run jobs in their order, by a crew or in this process, as long as there is time; say how each ended."""
+    clock = clock or Clock(jobs, slots=len(crew.workers))
+    with watch:
+        if crew.workers:
+            return run_side_by_side(jobs, crew, watch, clock)
+        return run_here(watch, clock, cache)
+
+
+def run_here(watch: Watch, clock: Clock, cache: DataCache | None = None) -> dict[tuple[str, int], Outcome]:
+    """Run jobs one after another in this process, on samples that are open already; Ctrl-C leaves one resumable."""
+    found = {}
+    while (job := _next(watch, clock)) is not None:
+        watch.begin(job, job.path, job.epochs)
+        outcome = train_run(job.config, job.path, cache, allowance=clock.allowance(job))
+        if _end(job, outcome, watch, clock):
+            found[(job.arm, job.seed)] = outcome
+    return found
+
+
+def _next(watch: Watch, clock: Clock) -> Job | None:
+    """Return the next run, and say what there is no time for."""
+    job = clock.next()
+    while clock.news:
+        watch.say(clock.news.pop(0), style="yellow")
+        watch.total = watch.ended + len(watch.running) + clock.left + (job is not None)
+    return job
+
+
+def _end(job: Job, outcome: Outcome, watch: Watch, clock: Clock) -> bool:
+    """Take note of how a run ended; False if it will be begun again, or is left out, since it was late."""
+    clock.end(job, outcome, time.monotonic() - watch.begun[str(job)])
+    late = outcome.kind == "late"
+    watch.end(job, None if late else outcome)
+    if late and job not in clock.present:
+        shutil.rmtree(job.path, ignore_errors=True)
+    return not late
+
+
+@dataclass
+class _Working:
+    job: Job
+    worker: Worker
+    retried: bool
+
+
+def run_side_by_side(jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock) -> dict[tuple[str, int], Outcome]:
+    """Run jobs in processes beside this one; a run whose process dies is resumed once."""
+    again = deque[Job]()
+    free, working = list(crew.workers), list[_Working]()
+    found: dict[tuple[str, int], Outcome] = {}
+    try:
+        while True:
+            while free:
+                job = _next(watch, clock)
+                retried = job is None and bool(again)
+                job = again.popleft() if retried else job
+                if job is None:
+                    break
+                working.append(_begin(job, free.pop(0), retried, clock.allowance(job)))
+                watch.begin(job, job.path, job.epochs)
+            if not working:
+                break
+            time.sleep(POLL)
+            for one in [one for one in working if one.worker.ended()]:
+                working.remove(one)
+                free.append(one.worker)
+                outcome = _outcome(one.worker)
+                if outcome.kind not in ("finished", "refused", "late") and not one.retried:
+                    watch.say(f"{one.job}: {outcome.reason}; resuming it once")
+                    again.append(one.job)
+                    watch.end(one.job, None)
+                elif _end(one.job, outcome, watch, clock):
+                    found[(one.job.arm, one.job.seed)] = outcome
+    except KeyboardInterrupt:
+        watch.say("saving and stopping all runs ...")
+        raise Interrupted(signal.SIGINT, jobs[0].path.parent) from None
+    finally:
+        stop_all([one.worker for one in working])
+    return found
+
+
+def _begin(job: Job, worker: Worker, retried: bool, allowance: Allowance | None) -> _Working:
+    asked: dict[str, Any] = {"do": "train", "config": worker.slot.settings(job.config), "path": str(job.path)}
+    asked |= {} if allowance is None else {"allowance": asdict(allowance)}
+    answer, log = job.path.with_name(f".{job.path.name}.answer.json"), job.path.with_name(f"{job.path.name}.log")
+    worker.begin(asked, answer=answer, log=log)
+    return _Working(job, worker, retried)
+
+
+def _outcome(worker: Worker) -> Outcome:
+    """Return how a run ended; after one that did not finish its process ends as well, and takes what it holds along."""
+    try:
+        outcome = Outcome(**worker.read())
+    except (RuntimeError, TypeError) as error:
+        outcome = Outcome("failed", str(error))
+    if outcome.kind not in ("finished", "late"):
+        worker.stop()
+    return outcome

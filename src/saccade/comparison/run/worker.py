@@ -1,0 +1,190 @@
+"""Runs of a comparison, in this process or as `python -m saccade.comparison`, asked by lines of JSON."""
+
+import gc
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ...config import TrainConfig, overlay
+from ...files import read_record, write_text
+from ...runs import Run, hold
+from ...training.allowance import Allowance, Late
+from ...training.loop import Interrupted, TrainingError
+from ...training.pace import Pace, measure_pace
+from ...training.parallel import local_device
+from ...training.train import train_config
+from ..conclude.soundness import Probes
+from ..plan.snapshot import DataCache
+from .folder import is_finished, resumable
+
+GRACE = 30.0  # seconds to save the state after the parent is gone
+COST = "cost.json"
+
+Kind = Literal["finished", "refused", "memory", "failed", "stopped", "late"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    # "finished"; "refused" (it would end the same way again), "memory", "failed", "stopped" or "late" (to be resumed)
+    kind: Kind
+    reason: str = ""  # why it did not finish
+    epoch_seconds: float | None = None  # that an epoch takes, of one that is late
+
+
+def train_run(
+    config: TrainConfig, path: Path, cache: DataCache | None = None, *, allowance: Allowance | None = None
+) -> Outcome:
+    """Train a run, or resume it, as long as there is time; one that is finished is left alone."""
+    try:
+        with hold(path.with_name(f".{path.name}.lock")):
+            if not is_finished(path):
+                _train(config, path, cache or DataCache(), allowance)
+    except Interrupted:
+        raise
+    except Late as late:
+        return Outcome("late", str(late), late.epoch_seconds)
+    except torch.OutOfMemoryError as error:
+        return Outcome("memory", str(error).splitlines()[0])
+    except (TrainingError, MemoryError) as error:
+        memory = isinstance(error, MemoryError) or isinstance(error.__cause__, torch.OutOfMemoryError)
+        return Outcome("memory" if memory else "refused", str(error) or "out of memory")
+    except (ValueError, TypeError) as error:
+        return Outcome("refused", str(error))
+    except Exception as error:  # whatever a model or a disk does, the other arms go on
+        traceback.print_exc()
+        return Outcome("failed", f"{type(error).__name__}: {error}")
+    return Outcome("finished")
+
+
+def _train(config: TrainConfig, path: Path, cache: DataCache, allowance: Allowance | None) -> None:
+    begun, run = time.monotonic(), resumable(path)
+    if run is not None:
+        machine = {"engine.device": config.engine.device, "engine.threads": config.engine.threads}
+        train_config(overlay(run.config(), machine), run=run, quiet=True, allowance=allowance)
+        return
+    device = local_device(config.engine.device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    train_config(config, out=path, quiet=True, opened=cache.open(config), allowance=allowance)
+    cost: dict[str, Any] = {"wall_seconds": time.monotonic() - begun}
+    if device.type == "cuda":
+        cost |= {"peak_memory": torch.cuda.max_memory_allocated(device)}
+    write_text(path / COST, json.dumps(cost))
+
+
+def probe(config: TrainConfig, cache: DataCache | None = None) -> Pace:
+    """Time a few steps and some validation images of a run, without keeping anything."""
+    device = local_device(config.engine.device)
+    torch.zeros(1, device=device)  # waking a GPU is done once
+    begun = time.monotonic()
+    choice, data = (cache or DataCache()).open(config)
+    pace = measure_pace(config, choice, data, device)
+    return replace(pace, startup=pace.startup + max(time.monotonic() - begun - pace.took, 0.0))
+
+
+def pace_of(path: Path, config: TrainConfig) -> Pace | None:
+    """Return the pace of a finished run; None if it was resumed, so that its whole time is not known."""
+    run = Run(path)
+    cost = read_record(path / COST)
+    if not cost:
+        return None
+    records = run.metrics()
+    steps = records[-1]["step"] // max(len(records), 1)
+    seconds = sum(record["seconds"] for record in records)
+    rest = cost["wall_seconds"] - seconds
+    every = config.keep.evaluate_every
+    return Pace(max(rest, 0.0), seconds / records[-1]["step"], 0.0, steps, every, "from a finished run")
+
+
+def main() -> int:
+    """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
+    inbox, cache = Inbox(), DataCache()
+    gc.freeze()  # what was imported stays; looking for garbage in it takes longer than in all the rest
+    while (asked := inbox.next()) is not None:
+        _say_to(Path(asked["log"]))
+        found = _do(asked, cache)
+        inbox.busy = False
+        write_text(Path(asked["answer"]), json.dumps(found))
+        if found.get("kind") == "stopped":
+            break
+        _let_go()  # while the next thing is thought of
+    return 0
+
+
+def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
+    try:
+        config = overlay(TrainConfig(), asked.get("config", {}), source="the comparison")
+        if asked["do"] == "probe":
+            return {"pace": asdict(probe(config, cache))}
+        if asked["do"] == "doubt":
+            until = None if asked["seconds"] is None else time.monotonic() + asked["seconds"]
+            configs = {name: overlay(config, own) for name, own in asked["configs"].items()}
+            notes = Probes(Path(asked["folder"]), cache, until).warn(configs, asked["scores"], tuned=asked["tuned"])
+            return {"notes": [asdict(note) for note in notes]}
+        allowance = Allowance(**asked["allowance"]) if "allowance" in asked else None
+        return asdict(train_run(config, Path(asked["path"]), cache, allowance=allowance))
+    except Interrupted as stopped:
+        return asdict(Outcome("stopped", str(stopped)))
+    except Exception as error:
+        traceback.print_exc()
+        return {"kind": "failed", "reason": str(error) or type(error).__name__}
+
+
+def _let_go() -> None:
+    """Give back what a run held; the next one may need it."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _say_to(log: Path) -> None:
+    """Let what this process prints go to the run's own log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+class Inbox:
+    """What the process that began this one asks for next, a line each; when its end is closed, a run under way stops.
+
+    Attributes:
+        busy: whether there is something to be stopped and saved.
+    """
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.asked: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def next(self) -> dict[str, Any] | None:
+        """Wait for something to do; None if there is nothing more."""
+        asked = self.asked.get()
+        self.busy = asked is not None
+        return asked
+
+    def _listen(self) -> None:
+        rest = b""
+        while part := os.read(0, 65536):  # not through sys.stdin, whose lock would be held at exit
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                self.asked.put(json.loads(line))
+        self.asked.put(None)
+        if self.busy:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE)
+            os._exit(1)
