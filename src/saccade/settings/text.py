@@ -3,6 +3,8 @@
 import dataclasses
 import re
 import warnings
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import yaml
@@ -92,6 +94,15 @@ _Loader.add_implicit_resolver(FLOAT, re.compile(BROKEN), list("-+0123456789."))
 
 def load_yaml(text: str) -> Any:
     """Return what a text says; a ValueError says why it cannot be read."""
+    try:
+        return deepcopy(_parse(text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@lru_cache(maxsize=32)
+def _parse(text: str) -> Any:
+    """Parse a text once: a run asks for the same recipes many times."""
     if len(text) > TEXT_CHARS:
         raise ValueError(f"it has {len(text)} characters; settings have at most {TEXT_CHARS}")
     try:
@@ -102,8 +113,6 @@ def load_yaml(text: str) -> Any:
         if _weigh(node, {}) > VALUES:
             raise ValueError(f"its aliases (*name) stand for more than {VALUES} values; write them out")
         return loader.construct_document(node)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 
