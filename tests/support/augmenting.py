@@ -9,7 +9,7 @@ from saccade.tasks import Classify
 def class_augment(config: AugmentConfig, *, mean, std, num_classes, img_size, smoothing=0.0) -> Augment:
     """Return what a classifier's training batches are made by."""
     spec = InputSpec(tuple(map(str, range(num_classes))), len(mean), img_size, list(mean), list(std))
-    return Classify.expander(spec, config, LossConfig(smoothing=smoothing), device="cpu")
+    return Classify.codec(spec).expander(config, LossConfig(smoothing=smoothing), device="cpu")
 
 
 class ImagesAndLabels:

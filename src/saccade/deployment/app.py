@@ -70,7 +70,7 @@ class Served:
             wait_ms=settings.wait_ms,
             queue=settings.queue,
             on_batch=metrics.batches.labels(name).observe,
-            stack=lambda samples: predictor.task.stack(samples, predictor.spec),
+            stack=lambda samples: predictor.codec.stack(samples),
         )
         metrics.queue.labels(name).set_function(lambda: len(self.batcher))
 
@@ -81,9 +81,8 @@ class Served:
 
     def answer(self, row: np.ndarray, size: tuple[int, int], top: int) -> dict[str, Any]:
         """Return what the model says to an image of a height and width: what programs rely on, and rows for a page."""
-        task, spec = self.predictor.task, self.predictor.spec
-        presenter = self.predictor.presenter
-        answer = presenter.describe(task.unframe(row, size, spec), top=top)
+        task, presenter = self.predictor.task, self.predictor.presenter
+        answer = presenter.describe(self.predictor.codec.unframe(row, size), top=top)
         rows = [
             {"name": name, "text": text, **answer.measured(share), "said": name in answer.said}
             for name, text, share in answer.rows

@@ -87,7 +87,7 @@ class Bundle:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it, the outputs also under the name that the task's readers know them by."""
         record = asdict(self) | {"versions": dict(self.versions)}
-        return record | {self.kind.outputs_key: list(self.outputs)}
+        return record | {self.kind.presenter.outputs_key: list(self.outputs)}
 
     def to_json(self) -> str:
         """Return it as one line of JSON."""
@@ -144,9 +144,9 @@ def _known_task(name: Any, source: str) -> type[Task]:
 
 def _named_outputs(given: dict[str, Any], kind: type[Task]) -> Any:
     """Return the names of the outputs; earlier versions wrote them under the task's own word alone."""
-    named = [given[key] for key in ("outputs", kind.outputs_key) if key in given]
+    named = [given[key] for key in ("outputs", kind.presenter.outputs_key) if key in given]
     if not named or any(names != named[0] for names in named):
-        raise ValueError(f"outputs are named once, or the same again as {kind.outputs_key}")
+        raise ValueError(f"outputs are named once, or the same again as {kind.presenter.outputs_key}")
     return named[0]
 
 
@@ -195,7 +195,7 @@ def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]
     record = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
     bundle = None if record is None else Bundle.from_json(record, source=str(path))
     names = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
-    if bundle is None or names != (list(bundle.kind.graph_inputs(bundle.spec)), [bundle.kind.output]):
+    if bundle is None or names != (list(bundle.kind.codec(bundle.spec).graph_inputs()), [bundle.kind.codec.output]):
         raise ExportError(
             f"{path} was not written by saccade: it says nothing of what it answers and of how images are framed. "
             "Make one with: saccade export RUN"

@@ -64,7 +64,7 @@ class WithTokens(WithPreprocessing):
 
     def __init__(self, model: nn.Module, spec: InputSpec) -> None:
         super().__init__(model, spec)
-        self.names = find_task(spec.task).graph_inputs(spec)
+        self.names = find_task(spec.task).codec(spec).graph_inputs()
         self.any_width = "image" not in self.names  # a question is in a row of fixed width, as in training
         self.width = TOKENS if self.any_width else int(spec.extra["tokens"]["limit"])
 
@@ -85,7 +85,7 @@ class WithTokens(WithPreprocessing):
         """Return the raw answers to packed texts as a predictor does."""
         assert self.task.spec is not None
         with torch.inference_mode():
-            return self(*self.task.unpack(images, self.task.spec).values()).numpy()
+            return self(*self.task.codec(self.task.spec).unpack(images).values()).numpy()
 
 
 def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
@@ -130,8 +130,8 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
             written = torch.onnx.export(
                 program,
                 dynamo=True,
-                input_names=list(bundle.kind.graph_inputs(bundle.spec)),
-                output_names=[bundle.kind.output],
+                input_names=list(bundle.kind.codec(bundle.spec).graph_inputs()),
+                output_names=[bundle.kind.codec.output],
                 verbose=False,
                 optimize=False,
             )
@@ -153,7 +153,7 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
             node.outputs[0].name = FRAMED
     model.producer_name, model.doc_string = (
         "saccade",
-        f"{bundle.name}: {', '.join(bundle.kind.graph_inputs(bundle.spec))} to {bundle.kind.output}",
+        f"{bundle.name}: {', '.join(bundle.kind.codec(bundle.spec).graph_inputs())} to {bundle.kind.codec.output}",
     )
     written.save(str(path), external_data=False)
 

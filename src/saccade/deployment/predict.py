@@ -138,13 +138,13 @@ def _stream(
 
 
 def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
-    task, spec = predictor.task, predictor.spec
+    codec = predictor.codec
     framed = [one.framed for one in batch if one.framed is not None]
-    rows = iter(predictor.rows(task.stack(framed, spec)) if framed else ())
+    rows = iter(predictor.rows(codec.stack(framed)) if framed else ())
     for one in batch:
         answer = None
         if one.framed is not None:
-            answer = predictor.presenter.describe(task.unframe(next(rows), one.size, spec), top=top)
+            answer = predictor.presenter.describe(codec.unframe(next(rows), one.size), top=top)
         yield Prediction(one.name, answer, one.problem, one.whole)
 
 

@@ -32,6 +32,7 @@ class Predictor(ABC):
         kind: "run", "timm", "module", "onnx" or "program".
         spec: what goes in and comes out.
         task: what is answered.
+        codec: packs what it is asked and reads what it answers.
         presenter: shows its answers.
         img_size: side of the square images.
         channels: of the images, 3 or 1.
@@ -45,6 +46,7 @@ class Predictor(ABC):
         self.name, self.kind, self.bundle = name, kind, bundle
         self.spec: InputSpec = bundle.spec
         self.task: type[Task] = bundle.kind
+        self.codec = bundle.kind.codec(bundle.spec)
         self.presenter = bundle.kind.presenter(bundle.spec)
         self.img_size, self.channels, self.framing = bundle.img_size, bundle.channels, self.spec.framing
 
@@ -62,7 +64,7 @@ class Predictor(ABC):
         try:
             if raw.shape[:1] != (len(images),):
                 raise ValueError(f"it gives an answer of shape {raw.shape} to {len(images)} images")
-            return self.task.read_output(raw, self.spec)
+            return self.codec.read_output(raw)
         except ValueError as error:
             raise ExportError(f"{self.name}: {error}") from None
 
@@ -73,7 +75,7 @@ class Predictor(ABC):
             "kind": self.kind,
             "task": self.task.name,
             "outputs": list(self.spec.outputs),
-            self.task.outputs_key: list(self.spec.outputs),
+            self.presenter.outputs_key: list(self.spec.outputs),
             "img_size": self.img_size,
             "parameters": self.bundle.parameters,
             "plugins": list(self.bundle.plugins),
@@ -111,7 +113,7 @@ class TorchPredictor(Predictor):
     def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to images."""
         with self._lock, torch.inference_mode():
-            asked = self.task.unpack(images.to(self.device), self.spec)
+            asked = self.codec.unpack(images.to(self.device))
             if "image" in asked:
                 asked["image"] = self.normalize(asked["image"])
             return self.guard.run(lambda: self._task(asked)["output"].float().cpu().numpy())
@@ -149,9 +151,9 @@ class OnnxPredictor(Predictor):
         late.daemon = True
         late.start()
         try:
-            asked = self.task.unpack(images.cpu(), self.spec)
+            asked = self.codec.unpack(images.cpu())
             given = {name: part.contiguous().numpy() for name, part in asked.items()}
-            (raw,) = self.session.run([self.task.output], given, options)
+            (raw,) = self.session.run([self.codec.output], given, options)
             found = np.asarray(raw, dtype=np.float32)
             if found.ndim < 2 or len(found) != len(images):
                 raise ValueError(f"its answers to {len(images)} images have the shape {found.shape}")
@@ -191,7 +193,7 @@ class ProgramPredictor(Predictor):
     def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to images."""
         with self._lock, torch.inference_mode():
-            return self.program(*self.task.unpack(images, self.spec).values()).float().numpy()
+            return self.program(*self.codec.unpack(images).values()).float().numpy()
 
 
 def open_predictor(target: str | Path, *, device: str = "cpu", kernels: str = "auto", trust: bool = False) -> Predictor:

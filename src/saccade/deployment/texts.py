@@ -51,7 +51,7 @@ class TextReader:
         name, texts = item
         kind: Any = self.kind
         try:
-            return Read(name, kind.pack_text(texts, self.spec, name=name))
+            return Read(name, kind.codec(self.spec).pack_text(texts, name=name))
         except TextError as error:
             return Read(name, problem=str(error))
 
@@ -94,7 +94,7 @@ class QuestionReader:
         kind: Any = self.kind
         try:
             image = decode(path, name=name, max_pixels=self.max_pixels)
-            packed = kind.pack_sample(Sample({"image": image, "text": question}, None, path.name), self.spec)
+            packed = kind.codec(self.spec).pack_sample(Sample({"image": image, "text": question}, None, path.name))
             return Read(name, packed, size=(image.shape[0], image.shape[1]))
         except BadSample as error:
             return Read(name, problem=error.reason)
@@ -169,8 +169,8 @@ def pack(predictor: Predictor, pixels: np.ndarray | None, texts: tuple[str, ...]
     """
     kind: Any = predictor.task
     if kind.reads == "text":
-        return kind.pack_text(texts, predictor.spec, name="the text")
+        return kind.codec(predictor.spec).pack_text(texts, name="the text")
     assert pixels is not None
     if kind.reads == "question":
-        return kind.pack_sample(Sample({"image": pixels, "text": texts[0]}, None, "the question"), predictor.spec)
+        return kind.codec(predictor.spec).pack_sample(Sample({"image": pixels, "text": texts[0]}, None, "the question"))
     return predictor.framing(pixels)

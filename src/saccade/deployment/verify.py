@@ -115,7 +115,7 @@ def _open(target: str | Path, spec: InputSpec, data: str | None, val: str | None
 
 
 def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evidence:
-    encode, framing = find_task(spec.task).encoder(spec), spec.framing
+    encode, framing = find_task(spec.task).codec(spec).encoder(), spec.framing
     known = source.task == spec.task and set(source.outputs) == set(spec.outputs)
     if not known and find_task(spec.task).reads != "image":
         raise ExportError(
@@ -135,7 +135,7 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
     if not known:
         return Evidence(torch.stack(images), None, origin)
     batch = encode.collate(samples)
-    return Evidence(find_task(spec.task).pack(batch, spec), batch, origin)
+    return Evidence(find_task(spec.task).codec(spec).pack(batch), batch, origin)
 
 
 def widths_to_try(packed: Tensor) -> tuple[tuple[int, int], ...]:
@@ -160,7 +160,7 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
         spec: of the model, whose task says which answers are the same.
     """
     task = find_task(spec.task)
-    presenter = task.presenter(spec)
+    codec, presenter = task.codec(spec), task.presenter(spec)
     worst, scale, equal, asked = 0.0, 0.0, 0, 0
     for size in sizes:
         resized = _resize(images[:SEVERAL], size)
@@ -170,10 +170,10 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
                 want, got = eager(_framed(part, spec)), exported(part)
                 if want.shape != got.shape:
                     raise ExportError(f"an answer of shape {got.shape} came back where {want.shape} was due")
-                difference = task.gap(want, got, spec)
+                difference = codec.gap(want, got)
                 worst = difference if math.isnan(difference) else max(worst, difference)
                 scale = max(scale, float(np.abs(want).max()))
-                rows = [task.read_output(raw, spec) for raw in (want, got)]
+                rows = [codec.read_output(raw) for raw in (want, got)]
                 equal, asked = equal + int(presenter.same(*rows).sum()), asked + len(part)
                 if math.isnan(worst):
                     return Parity(worst, scale, equal / asked, tuple(sizes))

@@ -287,9 +287,9 @@ def write_predictions(
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
     presenter = task.presenter(spec)
-    if masks is not None and not task.masks:
+    if masks is not None and not task.presenter.masks:
         raise ValueError(f"--masks was given, but the task {task.name} predicts no masks; leave it out")
-    if form == "coco" and not task.boxes:
+    if form == "coco" and not task.presenter.boxes:
         raise ValueError(f"--form coco was given, but the task {task.name} predicts no boxes; use csv or jsonl")
     begun = _begun(predictions)
     tally = Tally(path=path)

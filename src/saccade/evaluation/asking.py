@@ -69,7 +69,7 @@ class FramedImages:
         framing = model.spec.framing
         self.reader = Validation(
             source,
-            encode=model.loaded.task.encoder(model.spec),
+            encode=model.loaded.task.codec(model.spec).encoder(),
             framing=framing,
             batch_size=batch_size,
             device=torch.device("cpu"),

@@ -132,7 +132,7 @@ def explain(
         raise ValueError(f"no view has a figure of {', '.join(layers)}; leave layers= out to see which layers have one")
     name = None if other is None else other.name
     target = None if isinstance(model, nn.Module) else str(model)
-    return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.outputs_key, target)
+    return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.presenter.outputs_key, target)
 
 
 def _explain(
@@ -179,8 +179,8 @@ def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | N
     """Return what a model said to each image; None where it gives no answer for a whole one."""
     output = find_logits(captured.output, count)
     given = read_output(captured.output)
-    objects = model.task.boxes and isinstance(given, Tensor) and given.ndim == 3 and len(given) == count
-    if output is None and (objects or (model.task.masks and is_dense(given))):
+    objects = model.task.presenter.boxes and isinstance(given, Tensor) and given.ndim == 3 and len(given) == count
+    if output is None and (objects or (model.task.presenter.masks and is_dense(given))):
         output = given
     return [None] * count if output is None else [*name_answers(output, model)]
 

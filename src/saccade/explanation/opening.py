@@ -212,7 +212,8 @@ class SpecTokenizer:
         """Return a text, or two parted by a tab, as a model takes it."""
         kind: Any = self.kind
         texts = tuple(text.split("\t", 1)) if Reading.of(self.spec).pair else (text,)
-        return kind.unpack(kind.pack_text(texts, self.spec, name="the text")[None], self.spec)
+        codec = kind.codec(self.spec)
+        return codec.unpack(codec.pack_text(texts, name="the text")[None])
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Return tokens as the vocabulary writes them."""

@@ -36,16 +36,16 @@ def find_logits(output: Any, count: int) -> Tensor | None:
 
 def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
     """Return what raw answers, B, K or of objects, say to people; classes without names get numbers."""
-    spec, count = model.spec, len(model.spec.outputs) if model.task.boxes else output.shape[1]
+    spec, count = model.spec, len(model.spec.outputs) if model.task.presenter.boxes else output.shape[1]
     if not spec.outputs:
         spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
+    presenter = model.task.presenter(spec)
     if len(spec.outputs) != count:
         raise ValueError(
-            f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {model.task.outputs_key} are named; "
+            f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {presenter.outputs_key} are named; "
             "give the weights of the run whose answers these are, or a shape= with as many names"
         )
-    presenter = model.task.presenter(spec)
-    rows = model.task.read_output(output.float().cpu().numpy(), spec)
+    rows = model.task.codec(spec).read_output(output.float().cpu().numpy())
     return [presenter.describe(row, top=BEST) for row in rows]
 
 

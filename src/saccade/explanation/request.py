@@ -137,7 +137,7 @@ def check_outputs(model: LoadedModel, other: LoadedModel) -> None:
     """Refuse to compare the answers of models that answer with something else."""
     if same_question(model, other):
         return
-    one, two, noun = model.spec.outputs, other.spec.outputs, model.task.outputs_key
+    one, two, noun = model.spec.outputs, other.spec.outputs, model.task.presenter.outputs_key
     differ = f"{len(one)} and {len(two)} {noun}" if len(one) != len(two) else f"{noun} of other names"
     if model.spec.task != other.spec.task:
         differ = f"other tasks, {model.spec.task} and {other.spec.task}"

@@ -12,6 +12,7 @@ from .auxiliary import (
     save_label_maps,
 )
 from .classification import Classify
+from .codec import Codec
 from .detection import Detect
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
@@ -29,6 +30,7 @@ __all__ = [
     "AnswerQuestions",
     "Classify",
     "ClassifyText",
+    "Codec",
     "Detect",
     "Distillation",
     "LabelMaps",

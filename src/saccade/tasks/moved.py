@@ -1,7 +1,9 @@
 """What tasks were asked for before their roles were parted: a task of another package that still says it is refused."""
 
 ROLES = {
-    "presenter": "describe table_head table_rows paint line_record served_record same page",
+    "codec": "encoder mixed_targets expander own_batches graph_inputs pack unpack stack read_output unframe gap "
+    "output target_names",
+    "presenter": "describe table_head table_rows paint line_record served_record same page outputs_key masks boxes",
 }  # fmt: skip
 
 

@@ -19,9 +19,14 @@ class Presenter:
         spec: what goes into the model and what comes out of it.
 
     Attributes:
+        outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
+        masks, boxes: whether its answers are masks, or objects with boxes.
         note: a remark on the numbers at the head of a report.
     """
 
+    outputs_key: ClassVar[str] = "outputs"
+    masks: ClassVar[bool] = False
+    boxes: ClassVar[bool] = False
     note: ClassVar[str] = ""
 
     def __init__(self, spec: InputSpec) -> None:

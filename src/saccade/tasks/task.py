@@ -6,26 +6,23 @@ none of timm's: `find_model`, `create_model`. In training: `loss`, `draw`, `set_
 `presenter`. A task is a model together with all of that; what needs no model is a class method.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
-from ..data.augment import Augment, Follow, keep_targets
-from ..data.feed import Batch, Expand, Feed
-from ..data.framing import Encoder, ImageEncoder
+from ..config import ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
+from ..data.feed import Batch
+from ..data.framing import Encoder
 from ..data.open import Data, open_configured
-from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.table import Table
 from ..data.targets import Counts, Targets
-from ..data.validation import Validation
 from ..models._identify import resolve_name
+from .codec import Codec
 from .metric import PLACE, Metrics, MetricSpec
 from .moved import refuse_earlier
 from .presenter import Presenter
@@ -47,16 +44,13 @@ class Task(nn.Module):
         name: of the task, by which it was registered.
         primary: name of the metric that a run is judged by.
         running: names of what `follow` counts while training.
-        output: what the raw answer is called in an exported graph.
         asked_by: options by which a trained model is asked, of a task that tells; None leaves it open.
         read_by: options by which samples are read.
-        outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
         Options: its options, a dataclass; given as `--task NAME:option=value`.
+        codec: its `Codec`: samples as batches, raw answers as what they say, what exported graphs need.
         presenter: its `Presenter`: answers in words, tables, records and drawings, and sections of reports.
         recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
         largest: side up to which images are trained at their own size if none is asked for; None: at the model's.
-        masks, boxes: whether its answers are masks, or objects with boxes.
-        target_names: what of a batch the model is not shown.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
         rank: tasks are asked from the lowest on whether a list is theirs; one that takes nearly any has a high one.
@@ -65,17 +59,14 @@ class Task(nn.Module):
     name: ClassVar[str] = ""
     primary: ClassVar[str] = "loss"
     running: ClassVar[tuple[str, ...]] = ()
-    output: ClassVar[str] = "output"
-    outputs_key: ClassVar[str] = "outputs"
     Options: ClassVar[type] = NoOptions
     asked_by: ClassVar[tuple[str, ...] | None] = None
     read_by: ClassVar[tuple[str, ...]] = ()
+    codec: ClassVar[type[Codec]] = Codec
     presenter: ClassVar[type[Presenter]] = Presenter
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
     largest: ClassVar[int | None] = None
-    masks, boxes = False, False
-    target_names: ClassVar[tuple[str, ...]] = ("target",)
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
     rank: ClassVar[int] = 50
@@ -115,7 +106,7 @@ class Task(nn.Module):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Return settings without what makes no sense for the task, and remarks on what was left out."""
-        mixes = cls.mixed_targets.__func__ is not Task.mixed_targets.__func__  # type: ignore[attr-defined]
+        mixes = cls.codec.mixed_targets is not Codec.mixed_targets
         return (config, []) if mixes else leave_out(config, ("mixup", "cutmix"), f"{cls.name} mixes no targets")
 
     @classmethod
@@ -146,61 +137,9 @@ class Task(nn.Module):
     def check_spec(cls, spec: InputSpec) -> None:
         """Refuse, by ValueError, what no answer can be read by: the spec of a file from elsewhere may say anything."""
 
-    @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tensors of samples: with `augment` those of training, else without chance."""
-        framing = spec.framing
-        return ImageEncoder(framing if augment is None else type(framing)(**{**vars(framing), "config": augment}))
-
     def read_along(self, encode: Encoder) -> Encoder:
         """Return what makes tensors of training samples, with what the task needs to know of each besides."""
         return encode
-
-    @classmethod
-    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return what targets become where images are mixed; refuses mixing unless a task knows what it means."""
-        return keep_targets
-
-    @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what makes training batches of batches as they were read."""
-        targets = cls.mixed_targets(spec, augment, loss)
-        return Augment(augment, mean=spec.mean, std=spec.std, img_size=spec.img_size, targets=targets, device=device)
-
-    @classmethod
-    def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:
-        """Return the names of what a model is asked about, as a batch and an exported graph have them."""
-        return ("image",)
-
-    @classmethod
-    def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:
-        """Take what a model is asked about out of a batch, as one tensor, B, ..."""
-        return batch.pop("image")
-
-    @classmethod
-    def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:
-        """Return what `pack` took, by name."""
-        return {"image": packed}
-
-    @classmethod
-    def stack(cls, samples: Sequence[Tensor], spec: InputSpec) -> Tensor:
-        """Return packed samples, one tensor each, as a packed batch."""
-        return torch.stack(list(samples))
-
-    @classmethod
-    def own_batches(
-        cls,
-        train: Source | Stream,
-        val: Source,
-        config: TrainConfig,
-        spec: InputSpec,
-        *,
-        device: torch.device,
-        rank: int,
-        world: int,
-    ) -> tuple[Feed, Validation] | None:
-        """Return training and validation batches of samples that are no images; None has them framed and read."""
-        return None
 
     # In training
 
@@ -334,17 +273,12 @@ class Task(nn.Module):
 
     def answer(self, batch: Batch) -> dict[str, Tensor]:
         """Return what the model says to each sample of a batch, "output" among it, in float32."""
-        inputs = {name: value for name, value in batch.items() if name not in (*self.target_names, PLACE)}
+        inputs = {name: value for name, value in batch.items() if name not in (*self.codec.target_names, PLACE)}
         return self.read(self(inputs)["output"].float(), batch)
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return what a raw answer, B, ..., says to a batch, ready to be measured; that of an exported model, too."""
         return {"output": output}
-
-    @classmethod
-    def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:
-        """Return the largest difference between two raw answers to the same samples, B, ..."""
-        return float(np.abs(first - second).max())
 
     def metrics(self) -> Metrics:
         """Return what collects measurements of answers."""
@@ -354,13 +288,3 @@ class Task(nn.Module):
         """Take from the validation answers of a finished run what reading answers needs, into the spec."""
 
     # For people
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return raw answers, B, ..., as people and programs want them, such as shares that sum to one."""
-        return output
-
-    @classmethod
-    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
-        """Return what `read_output` gave for one sample in terms of its image, of that size, before it was framed."""
-        return row

@@ -169,12 +169,12 @@ def assemble(
     if config.engine.channels_last and device.type == "cuda":
         task = task.to(memory_format=torch.channels_last)
     ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
-    made = choice.kind.own_batches(train, data.val, config, spec, device=device, **ranked)
+    made = choice.kind.codec(spec).own_batches(train, data.val, config, device=device, **ranked)
     if made is None:
         size = framed_bytes(len(data.val), spec.framing)
         validation = Validation(
             data.val,
-            encode=choice.kind.encoder(spec),
+            encode=choice.kind.codec(spec).encoder(),
             framing=spec.framing,
             batch_size=_validation_batch(config, device),
             device=device,
@@ -203,11 +203,11 @@ def _feed(
     device: torch.device,
     memory: Memory,
 ) -> Feed:
-    expand = kind.expander(spec, config.augment, config.loss, device=device)
+    expand = kind.codec(spec).expander(config.augment, config.loss, device=device)
     ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
     shared: dict[str, Any] = {"expand": expand}
     cropping = replace(spec.framing, config=config.augment)
-    plain = kind.encoder(spec, config.augment)
+    plain = kind.codec(spec).encoder(config.augment)
     encode = task.read_along(plain)
     reading: dict[str, Any] = {
         "encode": encode,

@@ -62,7 +62,7 @@ class Situation:
     @property
     def crops(self) -> bool:
         """Whether the task crops by itself."""
-        return self.choice.kind.masks or self.choice.kind.boxes
+        return self.choice.kind.presenter.masks or self.choice.kind.presenter.boxes
 
     @property
     def stream(self) -> bool:
@@ -134,7 +134,7 @@ class Situation:
     @property
     def own_loss(self) -> bool:
         """Whether the loss is a head's or a model's own, which knows no weights of classes."""
-        return self.choice.kind.boxes or (self.choice.kind.masks and self.own_model)
+        return self.choice.kind.presenter.boxes or (self.choice.kind.presenter.masks and self.own_model)
 
     @property
     def gpu(self) -> bool:

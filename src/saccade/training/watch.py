@@ -147,11 +147,11 @@ def augmented(config: TrainConfig) -> list[Section]:
         if isinstance(data.train, Stream) or choice.kind.reads != "image":
             return []
         config, spec = resolve(config, choice, data, torch.device("cpu"))
-        encode = choice.kind.encoder(spec, config.augment)
+        encode = choice.kind.codec(spec).encoder(config.augment)
         places = np.unique(np.linspace(0, len(data.train) - 1, SHOWN).astype(int)).tolist()
         words = [int(key(config.seed, place)) for place in places]
         batch = encode.collate([encode(data.train.sample(p), word) for p, word in zip(places, words, strict=True)])
-        expand: Any = choice.kind.expander(spec, config.augment, config.loss, device=torch.device("cpu"))
+        expand: Any = choice.kind.codec(spec).expander(config.augment, config.loss, device=torch.device("cpu"))
         if hasattr(expand, "after_framing"):
             expand = expand.after_framing()
         images = expand({**batch, "key": torch.tensor(words)})["image"]

@@ -27,7 +27,7 @@ from saccade.deployment.predictor import Predictor, open_predictor
 from saccade.deployment.serve import _open
 from saccade.deployment.writers import write_predictions
 from saccade.runs import Run
-from saccade.tasks import Answer, Classify, MetricSpec, Presenter, Task
+from saccade.tasks import Answer, Classify, Codec, MetricSpec, Presenter, Task
 from saccade.tasks.registering import TASKS
 from support.exports import BUNDLE, CLASSES, COLUMNS, colourful, tiny_onnx, trained_run
 from support.serving import running
@@ -265,6 +265,10 @@ def test_a_run_whose_metric_is_not_known_is_listed_without_it(numbers, tmp_path,
     assert "score" not in item.facts
 
 
+class SpanCodec(Codec):
+    output = "span"
+
+
 class SpanPresenter(Presenter):
     def describe(self, row, *, top=5):
         low, high = (round(float(value), 2) for value in row)
@@ -277,7 +281,7 @@ class SpanPresenter(Presenter):
 class Span(Task):
     """A task of another package: the darkest and the brightest of an image's channels."""
 
-    output = "span"
+    codec = SpanCodec
     presenter = SpanPresenter
 
 

@@ -172,9 +172,9 @@ def test_server_takes_texts_and_shows_what_words_do(run, pairs):
 
 def test_several_texts_of_other_lengths_share_a_batch(run):
     opened = open_predictor(run)
-    packed = [opened.task.pack_text((text,), opened.spec, name="x") for text in ("good", *TEXTS)]
-    rows = opened.rows(opened.task.stack(packed, opened.spec))
-    alone = np.concatenate([opened.rows(opened.task.stack([one], opened.spec)) for one in packed])
+    packed = [opened.codec.pack_text((text,), name="x") for text in ("good", *TEXTS)]
+    rows = opened.rows(opened.codec.stack(packed))
+    alone = np.concatenate([opened.rows(opened.codec.stack([one])) for one in packed])
     np.testing.assert_allclose(rows, alone, atol=1e-5)
 
 

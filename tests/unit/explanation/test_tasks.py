@@ -54,7 +54,7 @@ def test_labels_are_said_with_a_share_each_that_does_not_depend_on_the_others(pl
         gradcam = next(view for view in image.views if view.key == "gradcam")
         assert gradcam.numbers["class"] == best
         assert repr(best) in gradcam.figures[0].caption
-    assert explanation.outputs == Multilabel.outputs_key
+    assert explanation.outputs == Multilabel.presenter.outputs_key
     page = explanation.save(place / "explained-labels")
     numbers = json.loads((page.parent / "numbers.json").read_text())["samples"][0]
     assert isinstance(numbers["said"]["answer"], list)

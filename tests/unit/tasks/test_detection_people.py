@@ -159,7 +159,7 @@ def test_server_tells_objects_of_the_image_as_it_was_sent(trained):
 def test_answer_in_the_square_is_told_in_pixels_of_the_image():
     spec = make_spec()
     rows = make_rows(((0, 16, 32, 48), 0.9, 1), ((32, 16, 64, 32), 0.3, 0), cells=4)
-    answer = Detect.presenter(spec).describe(Detect.unframe(rows, (100, 200), spec))
+    answer = Detect.presenter(spec).describe(Detect.codec(spec).unframe(rows, (100, 200)))
     first, second = answer.record["objects"]
     assert (first["class"], first["box"], answer.record["size"]) == ("disc", [0, 0, 100, 100], [100, 200])
     assert (second["class"], second["box"]) == ("square", [100, 0, 200, 50])
@@ -170,9 +170,9 @@ def test_answer_in_the_square_is_told_in_pixels_of_the_image():
         ("square", "perhaps, 30.0%"),
     )
     beside = make_rows(((0, 0, 64, 16), 0.9, 1), ((4, 50, 60, 64), 0.8, 1), ((0, 10, 32, 20), 0.7, 0), cells=4)
-    (crossing,) = Detect.presenter(spec).describe(Detect.unframe(beside, (100, 200), spec)).record["objects"]
+    (crossing,) = Detect.presenter(spec).describe(Detect.codec(spec).unframe(beside, (100, 200))).record["objects"]
     assert crossing["box"] == [0, 0, 100, 12.5]  # of the square, what is above 16 and below 48 is not of the image
-    assert Detect.presenter(spec).describe(Detect.unframe(rows[:0], (100, 200), spec)).text == "nothing sure"
+    assert Detect.presenter(spec).describe(Detect.codec(spec).unframe(rows[:0], (100, 200))).text == "nothing sure"
     assert Detect.presenter(spec).table_rows(Detect.presenter(spec).describe(rows[:0])) == [[""] * 6]
 
 

@@ -14,7 +14,8 @@ from saccade.data.augment import Mix
 from saccade.data.spec import InputSpec
 from saccade.runs import Run
 from saccade.tasks import Multilabel
-from saccade.tasks.multilabel.data import LabelTargets, SoftLabels
+from saccade.tasks.multilabel.codec import SoftLabels
+from saccade.tasks.multilabel.data import LabelTargets
 from saccade.tasks.multilabel.metrics import (
     MultilabelMetrics,
     average_precision,
@@ -213,7 +214,7 @@ def test_scores_combine_to_the_numbers():
 
 def test_labels_are_said_from_their_own_thresholds_on():
     spec = InputSpec(LABELS, 3, 16, [0.5] * 3, [0.5] * 3, task="multilabel", extra={"thresholds": [0.9, 0.1, 0.5]})
-    row = Multilabel.read_output(np.log(np.array([[0.8, 0.2, 0.4]]) / (1 - np.array([[0.8, 0.2, 0.4]]))), spec)[0]
+    row = Multilabel.codec(spec).read_output(np.log(np.array([[0.8, 0.2, 0.4]]) / (1 - np.array([[0.8, 0.2, 0.4]]))))[0]
     answer = Multilabel.presenter(spec).describe(row)
     assert answer.text == "green"
     assert answer.record["answer"] == ["green"]

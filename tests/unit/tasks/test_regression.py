@@ -136,7 +136,7 @@ def test_what_is_made_for_classes_is_left_out_and_told():
 
 
 def test_answers_are_in_the_numbers_own_unit():
-    rows = Regress.read_output(np.array([[0.5], [-1.0]], np.float32), SPEC)
+    rows = Regress.codec(SPEC).read_output(np.array([[0.5], [-1.0]], np.float32))
     assert rows[:, 0].tolist() == [44.0, 32.0]
     answer = Regress.presenter(SPEC).describe(rows[0])
     assert answer.text == "age 44"

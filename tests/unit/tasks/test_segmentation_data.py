@@ -68,7 +68,7 @@ def test_mask_of_another_size_is_a_bad_sample_that_is_named(tmp_path):
     root = make_masks(tmp_path / "set")
     save_mask(root / "masks" / "train" / "3.png", np.zeros((16, 20), np.uint8))
     data = opened(root)
-    encode = choose_task("segment").kind.encoder(_spec(data))
+    encode = choose_task("segment").kind.codec(_spec(data)).encoder()
     with pytest.raises(BadSample, match="its mask is 20 x 16 pixels and the image 40 x 32"):
         encode(data.train.sample(3))
     report = check_data(str(root))
@@ -197,7 +197,7 @@ def test_images_of_one_pixel_are_fitted_in(tmp_path):
     Image.fromarray(np.full((1, 1, 3), 9, np.uint8)).save(root / "images" / "train" / "0.png")
     save_mask(root / "masks" / "train" / "0.png", np.ones((1, 1), np.uint8))
     data = opened(root)
-    sample = choose_task("segment").kind.encoder(_spec(data))(data.train.sample(0))
+    sample = choose_task("segment").kind.codec(_spec(data)).encoder()(data.train.sample(0))
     assert (sample["mask"] == 1).all()
 
 

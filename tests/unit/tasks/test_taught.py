@@ -49,7 +49,7 @@ def build(plugins=(), head=None, **loss):
     counts = torch.bincount(LABELS).double()
     host = build_model(model, spec, seed=0)
     task = build_task(host, choose_task("classify"), model, loss, spec, seed=0, counts=counts, total=len(LABELS))
-    follow = choose_task("classify").kind.mixed_targets(spec, AugmentConfig(mixup=0.0, cutmix=0.0), loss)
+    follow = choose_task("classify").kind.codec(spec).mixed_targets(AugmentConfig(mixup=0.0, cutmix=0.0), loss)
     image = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return task.train(), {"image": image, "target": follow(LABELS, None), "truth": LABELS}
 

@@ -57,7 +57,7 @@ def test_heads_train_and_come_back_with_their_tokenizer(cola, request, tmp_path,
     data = saccade.tasks.ClassifyText.open(
         Run.open(tmp_path / "run").config().data, saccade.tasks.ClassifyText.Options()
     )
-    encode = saccade.tasks.ClassifyText.encoder(spec)
+    encode = saccade.tasks.ClassifyText.codec(spec).encoder()
     task = saccade.tasks.ClassifyText.build(model, spec).eval()
     batch = encode.collate([encode(data.val.sample(n)) for n in range(len(data.val))])
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_pairs_are_told_apart(bert, tmp_path):
     done = train(tmp_path / "rte", bert, tmp_path / "run", epochs=1)
     assert done.metric == "accuracy"
     spec = load_model(tmp_path / "run")[1]
-    encode = saccade.tasks.ClassifyText.encoder(spec)
+    encode = saccade.tasks.ClassifyText.codec(spec).encoder()
     batch = encode.collate([{"ids": t.ids, "kinds": t.kinds} for t in [Reading.of(spec).encode([("good", "a film")])]])
     assert batch["input_ids"][0, :6].tolist() == [2, 4, 3, WORDS.index("a"), WORDS.index("film"), 3]
     assert batch["token_type_ids"][0, :6].tolist() == [0, 0, 0, 1, 1, 1]

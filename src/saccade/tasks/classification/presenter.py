@@ -28,6 +28,8 @@ ABOUT_IMAGES = (
 class OneOfPresenter(RankedPresenter):
     """Shows which of its outputs a model answers with."""
 
+    outputs_key = "classes"
+
     def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
         """Return the likeliest classes, likeliest first; of equal ones the first."""
         order = np.argsort(-row, kind="stable")[:top]

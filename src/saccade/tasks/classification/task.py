@@ -2,27 +2,25 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig
-from ...data.augment import Follow, Mix
+from ...config import ConfigError, LossConfig
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.table import LABELS, Table, read_classes
 from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
 from ...layers.second_order import SecondOrder
-from ..answer import require_width
+from ..codec import Codec
 from ..metric import MetricSpec
 from ..presenter import Presenter
 from ..registering import register_task
 from ..task import Task
+from .codec import ClassCodec, OneOfCodec
 from .metrics import ClassificationMetrics, metric_specs
 from .presenter import ClassificationPresenter, OneOfPresenter
 
@@ -30,16 +28,8 @@ from .presenter import ClassificationPresenter, OneOfPresenter
 class OneOf(Task):
     """A model that answers each sample with one of its outputs, by logits."""
 
-    output = "logits"
+    codec: ClassVar[type[Codec]] = OneOfCodec
     presenter: ClassVar[type[Presenter]] = OneOfPresenter
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return probabilities of classes, B, K float32, of logits."""
-        require_width(output, spec, "logits", "classes")
-        logits = output.astype(np.float64)
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 @register_task("classify")
@@ -55,7 +45,7 @@ class Classify(OneOf):
     primary = "top1"
     running = ("top1",)
     rank = 10
-    outputs_key = "classes"
+    codec: ClassVar[type[Codec]] = ClassCodec
     presenter: ClassVar[type[Presenter]] = ClassificationPresenter
 
     class_weights: Tensor | None
@@ -76,12 +66,6 @@ class Classify(OneOf):
     def read_table(cls, table: Table, options: Any) -> Targets:
         """Return the classes of a column of labels."""
         return read_classes(table)
-
-    @classmethod
-    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return what labels become: shares of classes where any are shared."""
-        shared = bool(loss.smoothing or augment.mixup or augment.cutmix)
-        return ClassShares(len(spec.outputs), loss.smoothing) if shared else shares_of
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
@@ -165,25 +149,6 @@ class Classify(OneOf):
     def metrics(self) -> ClassificationMetrics:
         """Return what collects logits and labels."""
         return ClassificationMetrics(None if self.spec is None else len(self.spec.outputs))
-
-
-def shares_of(labels: Tensor, mix: Mix | None) -> Tensor:  # noqa: ARG001
-    """Return labels as they are: nothing is shared."""
-    return labels
-
-
-@dataclass(frozen=True)
-class ClassShares:
-    """Labels as shares of classes, smoothed, and mixed as the images were."""
-
-    classes: int
-    smoothing: float  # share of a label spread evenly over all of them
-
-    def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
-        """Return shares, B, classes, of labels, B."""
-        shares = F.one_hot(labels, self.classes).float()
-        shares = shares * (1 - self.smoothing) + self.smoothing / self.classes
-        return shares if mix is None else torch.lerp(shares[mix.partner], shares, mix.share[:, None])
 
 
 def classification_loss(

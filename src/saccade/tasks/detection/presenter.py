@@ -36,6 +36,8 @@ SIZED = {"small": "under 32 x 32 pixels", "medium": "up to 96 x 96", "large": "a
 class DetectionPresenter(Presenter):
     """Shows objects."""
 
+    outputs_key = "classes"
+    boxes = True
     note = (
         "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
         "Intervals are over validation images, by leaving some out; they say nothing about another seed."

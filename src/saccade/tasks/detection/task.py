@@ -1,29 +1,26 @@
 """Objects in images: their boxes, classes and masks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
-from ...data.feed import Batch, Expand
-from ...data.framing import Encoder, fitted
+from ...config import ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
+from ...data.feed import Batch
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
-from ..segmentation.augment import CropAugment
 from ..segmentation.pyramid import any_size_options
 from ..task import Task
 from .anchors import FINEST, halvings_for
 from .boxes import areas, clip
-from .data import BoxTargets, ObjectEncoder
-from .detector import CELLS, LABEL, WHOLE, Detector, answers_apart, read_answers, waits_for_device
+from .codec import DetectionCodec, standing
+from .data import BoxTargets
+from .detector import CELLS, Detector, read_answers, waits_for_device
 from .errors import ShownMetrics
 from .hosted import HostedDetector
 from .layouts import require_layout
@@ -74,14 +71,11 @@ class Detect(HostingTask):
 
     primary = "ap"
     running = ()
-    output = "objects"
-    outputs_key = "classes"
+    codec = DetectionCodec
     Options = DetectOptions
     recipe, finetuning, largest = "detect", "detect_finetune", 512
     presenter = DetectionPresenter
-    boxes = True
     asked_by = ("least", "overlap", "kept")
-    target_names = ("boxes", "labels", "crowd", "mask")
     host_kind, host = "OBJECT_DETECTION", HostedDetector
 
     # From data to a batch
@@ -126,17 +120,6 @@ class Detect(HostingTask):
     def primary_of(cls, spec: InputSpec) -> str:
         """Return average precision, of masks where there are some."""
         return "mask_ap" if spec.extra.get("masks") else "ap"
-
-    @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tensors of images and objects; crops are made on the device."""
-        return ObjectEncoder(spec.framing)
-
-    @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what makes training crops."""
-        scale = spec.extra.get("scale") or [1.0, 1.0]
-        return CropAugment(augment, crop=spec.img_size, scale=scale, mean=spec.mean, std=spec.std, device=device)
 
     # In training
 
@@ -241,11 +224,6 @@ class Detect(HostingTask):
         """Return average precision and what else is measured."""
         return metric_specs(spec.outputs, masks=bool(spec.extra.get("masks")))
 
-    @classmethod
-    def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:
-        """Return how far answers that count lie apart, whatever their order."""
-        return answers_apart(first, second, least=standing(spec)["least"])
-
     def metrics(self) -> Metrics:
         """Return what collects objects found and missed."""
         assert self.spec is not None
@@ -261,40 +239,6 @@ class Detect(HostingTask):
         return kept if found.masks is None else kept | {"masks": found.masks}
 
     # For people
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return the answers that stand, B, K, columns: box, score, class (-1 for none) and the cells of a mask."""
-        if output.ndim != 3 or output.shape[2] < CELLS:
-            raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
-        return read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(spec)).rows().numpy()
-
-    @classmethod
-    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
-        """Return the boxes in pixels of the image, and a last row of the class `WHOLE` with the image's own box.
-
-        Answers that lie beside the image, in what fills up the square, are none.
-        """
-        height, width = size
-        left, top, wide, high = fitted(height, width, spec.img_size)
-        moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
-        boxes = (moved * np.array([width, height, width, height])).astype(row.dtype)
-        found = np.concatenate([boxes, row[:, 4:]], axis=1)
-        inside = boxes.clip(0, [width, height] * 2)
-        found[(inside[:, 2:] <= inside[:, :2]).any(1), LABEL] = -1
-        whole = np.zeros((1, row.shape[1]), row.dtype)
-        whole[0, [2, 3, LABEL]] = width, height, WHOLE
-        return np.concatenate([found, whole])
-
-
-def standing(spec: InputSpec) -> dict[str, Any]:
-    """Return which answers stand, as a spec says."""
-    extra: Mapping[str, Any] = spec.extra
-    return {
-        "overlap": float(extra.get("overlap") or 0.5),
-        "least": float(extra.get("least", 0.05)),
-        "kept": int(extra.get("kept", 100)),
-    }
 
 
 def _stands_by(options: DetectOptions) -> dict[str, Any]:

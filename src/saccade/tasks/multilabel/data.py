@@ -4,10 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ...data.augment import Mix
 from ...data.split import abbreviate
 from ...data.table import LABELS, Table
 from ...data.targets import Targets
@@ -115,15 +112,3 @@ def _from_names(found: list[list[str]], table: Table) -> LabelTargets:
         for name in names:
             rows[row, place[name]] = 1
     return LabelTargets(rows, tuple(known))
-
-
-@dataclass(frozen=True)
-class SoftLabels:
-    """What labels become where images are mixed."""
-
-    smoothing: float = 0.0  # share by which a label is drawn towards a half
-
-    def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
-        """Return labels as numbers from 0 to 1, B, labels."""
-        soft = labels.float() * (1 - self.smoothing) + self.smoothing / 2
-        return soft if mix is None else torch.lerp(soft[mix.partner], soft, mix.share[:, None])

@@ -15,6 +15,7 @@ from .metrics import average_precision
 class MultilabelPresenter(Presenter):
     """Shows labels."""
 
+    outputs_key = "labels"
     note = (
         "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the other "
         "half of the validation samples; what answers use from now on was chosen on all of them."

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig
-from ...data.augment import Follow
+from ...config import ConfigError, LossConfig, ModelConfig
 from ...data.feed import Batch
 from ...data.open import Data
 from ...data.source import Stream
@@ -17,12 +16,12 @@ from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
 from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
-from .data import SoftLabels, claims, read_labels
+from .codec import MultilabelCodec
+from .data import claims, read_labels
 from .metrics import MultilabelMetrics, metric_specs
 from .presenter import MultilabelPresenter
 
@@ -56,8 +55,7 @@ class Multilabel(Task):
     """
 
     primary = "map"
-    output = "logits"
-    outputs_key = "labels"
+    codec = MultilabelCodec
     Options = MultilabelOptions
     asked_by, read_by = (), ("columns",)
     presenter = MultilabelPresenter
@@ -100,11 +98,6 @@ class Multilabel(Task):
             raise ValueError("prevalence is a number")
 
     @classmethod
-    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return labels as numbers, mixed as the images are."""
-        return SoftLabels(loss.smoothing)
-
-    @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and the labels' weights."""
         weights = None if loss is None else _positive_weights(loss, counts, labels=len(spec.outputs))
@@ -141,12 +134,6 @@ class Multilabel(Task):
         """Keep the thresholds that the validation samples give."""
         if self.spec is not None and isinstance(metrics, MultilabelMetrics):
             self.spec.extra["thresholds"] = [round(float(value), 6) for value in metrics.thresholds()]
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return the probability of each label, B, labels float32."""
-        require_width(output, spec, "logits", "labels")
-        return torch.from_numpy(output).sigmoid().float().numpy()
 
 
 def _positive_weights(loss: LossConfig, counts: Counts, *, labels: int) -> Tensor | None:

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ...data.augment import Mix
 from ...data.split import abbreviate
 from ...data.table import LABELS, Table
 from ...data.targets import Targets
@@ -93,8 +90,3 @@ def _number(cell: str) -> float | None:
     except ValueError:
         return None
     return found if math.isfinite(found) and abs(found) < 1e30 else None
-
-
-def scaled(values: Tensor, mix: Mix | None) -> Tensor:
-    """Return numbers as they are, mixed as the images were."""
-    return values if mix is None else torch.lerp(values[mix.partner], values, mix.share[:, None])

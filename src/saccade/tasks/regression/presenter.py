@@ -18,6 +18,8 @@ NEAR = 0.01  # deviations by which two answers may differ and are still the same
 class RegressionPresenter(Presenter):
     """Shows numbers."""
 
+    outputs_key = "columns"
+
     def sections(self, shown: Shown) -> list[Section]:
         """Return answers against truth, the columns, and the images that are farthest off."""
         if "answer" not in shown.predictions:

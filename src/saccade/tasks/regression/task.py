@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig, leave_out
-from ...data.augment import Follow
+from ...config import ConfigError, LossConfig, ModelConfig, TrainConfig, leave_out
 from ...data.feed import Batch
 from ...data.open import Data
 from ...data.source import Stream
@@ -17,12 +16,12 @@ from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
 from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
-from .data import claims, read_numbers, scaled
+from .codec import RegressionCodec
+from .data import claims, read_numbers
 from .metrics import RegressionMetrics, metric_specs
 from .presenter import RegressionPresenter
 
@@ -51,8 +50,7 @@ class Regress(Task):
 
     primary = "mae"
     rank = 90  # any column of numbers will do
-    output = "values"
-    outputs_key = "columns"
+    codec = RegressionCodec
     Options = RegressOptions
     asked_by, read_by = ("loss",), ("columns",)
     presenter = RegressionPresenter
@@ -107,11 +105,6 @@ class Regress(Task):
             raise ValueError(f"mean and std of the numbers are {len(spec.outputs)} numbers each, one a column")
 
     @classmethod
-    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return numbers, mixed as the images are."""
-        return scaled
-
-    @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and the numbers' scale."""
         return {"options": options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")}}
@@ -143,9 +136,3 @@ class Regress(Task):
     def metrics(self) -> Metrics:
         """Return what collects answers and truth."""
         return RegressionMetrics(metric_specs(len(self.std)), self.std.tolist())
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return numbers in their own units, B, columns float32."""
-        require_width(output, spec, "numbers", "columns")
-        return (output * np.asarray(spec.extra["std"]) + np.asarray(spec.extra["mean"])).astype(np.float32)

@@ -29,6 +29,8 @@ SAME = 0.999  # share of equal pixels from which two masks are the same to peopl
 class SegmentationPresenter(RankedPresenter):
     """Shows masks."""
 
+    outputs_key = "classes"
+    masks = True
     note = (
         "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
         "Intervals are over validation images, by resampling them; they say nothing about another seed."

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig, fit_value, leave_out
-from ...data.feed import Batch, Expand
-from ...data.framing import Encoder, unfit
+from ...config import ConfigError, LossConfig, ModelConfig, TrainConfig, fit_value, leave_out
+from ...data.feed import Batch
 from ...data.geometry import OUTSIDE
 from ...data.open import Data
 from ...data.source import Stream
@@ -25,8 +24,8 @@ from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from . import layouts  # noqa: F401, it registers its reader
-from .augment import CropAugment
-from .data import COLUMNS, LOOKED, MaskEncoder, MaskTargets, read_masks
+from .codec import SegmentationCodec
+from .data import COLUMNS, LOOKED, MaskTargets, read_masks
 from .heads import Answers, Segmenter
 from .hosted import HostedSegmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
@@ -99,13 +98,11 @@ class Segment(HostingTask):
 
     primary = "miou"
     running = ("aacc",)
-    output = "logits"
-    outputs_key = "classes"
+    codec = SegmentationCodec
     Options = SegmentOptions
     asked_by, read_by = ("crop", "test", "scales", "flip"), ("classes", "ignore")
     presenter = SegmentationPresenter
     recipe = "segment"
-    masks, target_names = True, ("mask",)
     host_kind, host = "UNIVERSAL_SEGMENTATION", HostedSegmenter
 
     class_weights: Tensor | None
@@ -166,17 +163,6 @@ class Segment(HostingTask):
         SegmentOptions.of(spec)
         if "pixels" in spec.extra and not are_numbers(spec.extra["pixels"], len(spec.outputs)):
             raise ValueError("extra.pixels is a list of numbers, one a class")
-
-    @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tensors of images and masks; crops are made on the device."""
-        return MaskEncoder(spec.framing)
-
-    @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what makes training crops."""
-        crop, scale = spec.extra.get("crop") or spec.img_size, spec.extra.get("scale") or [1.0, 1.0]
-        return CropAugment(augment, crop=crop, scale=scale, mean=spec.mean, std=spec.std, device=device)
 
     # In training
 
@@ -296,18 +282,6 @@ class Segment(HostingTask):
         return found
 
     # For people
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return the class of every pixel, B, H, W int16, of logits."""
-        if output.ndim != 4 or output.shape[1] != len(spec.outputs):
-            raise ValueError(f"it gives an answer of shape {output.shape} where {len(spec.outputs)} classes were due")
-        return output.argmax(1).astype(np.int16)
-
-    @classmethod
-    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
-        """Return the classes of the image's own pixels."""
-        return unfit(row, size) if spec.framing.fit and row.shape[0] == row.shape[1] else row
 
 
 def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, so: str) -> None:

@@ -7,21 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
-from ...data.augment import Normalize
-from ...data.feed import Batch, Expand
-from ...data.framing import Encoder
+from ...config import ConfigError, DataConfig, ModelConfig, TrainConfig
+from ...data.feed import Batch
 from ...data.open import Data
-from ...data.source import Sample
 from ...data.spec import InputSpec
 from ...layers.numerics import upcast
 from ..classification.task import OneOf, read_logits
 from ..metric import PLACE, Metrics, MetricSpec
 from ..registering import register_task
 from ..text.hosted import OnHuggingFace
-from ..text.tokens import INPUTS, Reading
+from ..text.tokens import INPUTS
+from .codec import QuestionCodec
 from .data import AnswerTargets, VqaOptions, open_questions
-from .encoding import NormalizeImages, QuestionEncoder, embed_whole
+from .encoding import embed_whole
+from .presenter import QuestionPresenter
 
 
 @register_task("vqa")
@@ -34,7 +33,8 @@ class AnswerQuestions(OnHuggingFace, OneOf):
 
     primary = "score"
     running = ("score",)
-    outputs_key = "answers"
+    codec = QuestionCodec
+    presenter = QuestionPresenter
     Options = VqaOptions
     asked_by, read_by = (), ("answers",)
     reads = "question"
@@ -61,42 +61,6 @@ class AnswerQuestions(OnHuggingFace, OneOf):
         assert isinstance(targets, AnswerTargets)
         cls.describe_model(spec, model, dict(targets.how), pair=False)
         spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
-
-    @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tensors of images and questions."""
-        return QuestionEncoder(spec.framing, Reading.of(spec))
-
-    @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what normalises images."""
-        return NormalizeImages(Normalize(spec.mean, spec.std, device=device))
-
-    @classmethod
-    def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:
-        """Return tokens, which of them count, perhaps their kinds, and the image."""
-        return (*(INPUTS if Reading.of(spec).kinds else INPUTS[:2]), "image")
-
-    @classmethod
-    def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:
-        """Take questions and images out of a batch, as one tensor of whole numbers, B, 1, all of them."""
-        parts = [batch.pop(name) for name in cls.graph_inputs(spec)]
-        return torch.cat([part.flatten(1).int() for part in parts], dim=1)[:, None]
-
-    @classmethod
-    def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:
-        """Return rows of tokens, B, N, and images, uint8 B, C, S, S, by name."""
-        *names, image = cls.graph_inputs(spec)
-        side, width = spec.img_size, Reading.of(spec).limit
-        *rows, pixels = packed[:, 0].split([width] * len(names) + [spec.in_chans * side * side], dim=1)
-        found = {name: row.long() for name, row in zip(names, rows, strict=True)}
-        return {**found, image: pixels.to(torch.uint8).unflatten(1, (spec.in_chans, side, side))}
-
-    @classmethod
-    def pack_sample(cls, sample: Sample, spec: InputSpec) -> Tensor:
-        """Return an image and a question as one tensor, 1, all of them; refuses what cannot be asked by TextError."""
-        encode = cls.encoder(spec)
-        return cls.pack(encode.collate([encode(sample)]), spec)[0]
 
     # In training
 

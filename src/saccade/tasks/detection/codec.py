@@ -1,0 +1,70 @@
+"""Images and objects as tensors, raw answers as the objects that stand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...config import AugmentConfig, LossConfig
+from ...data.feed import Expand
+from ...data.framing import Encoder, fitted
+from ...data.spec import InputSpec
+from ..codec import Codec
+from ..segmentation.augment import CropAugment
+from .data import ObjectEncoder
+from .detector import CELLS, LABEL, WHOLE, answers_apart, read_answers
+
+
+class DetectionCodec(Codec):
+    """Makes crops of images and objects, and reads answers."""
+
+    output = "objects"
+    target_names = ("boxes", "labels", "crowd", "mask")
+
+    def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
+        """Return what makes tensors of images and objects; crops are made on the device."""
+        return ObjectEncoder(self.spec.framing)
+
+    def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
+        """Return what makes training crops."""
+        scale = self.spec.extra.get("scale") or [1.0, 1.0]
+        return CropAugment(
+            augment, crop=self.spec.img_size, scale=scale, mean=self.spec.mean, std=self.spec.std, device=device
+        )
+
+    def gap(self, first: np.ndarray, second: np.ndarray) -> float:
+        """Return how far answers that count lie apart, whatever their order."""
+        return answers_apart(first, second, least=standing(self.spec)["least"])
+
+    def read_output(self, output: np.ndarray) -> np.ndarray:
+        """Return the answers that stand, B, K, columns: box, score, class (-1 for none) and the cells of a mask."""
+        if output.ndim != 3 or output.shape[2] < CELLS:
+            raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
+        return read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(self.spec)).rows().numpy()
+
+    def unframe(self, row: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        """Return the boxes in pixels of the image, and a last row of the class `WHOLE` with the image's own box.
+
+        Answers that lie beside the image, in what fills up the square, are none.
+        """
+        height, width = size
+        left, top, wide, high = fitted(height, width, self.spec.img_size)
+        moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
+        boxes = (moved * np.array([width, height, width, height])).astype(row.dtype)
+        found = np.concatenate([boxes, row[:, 4:]], axis=1)
+        inside = boxes.clip(0, [width, height] * 2)
+        found[(inside[:, 2:] <= inside[:, :2]).any(1), LABEL] = -1
+        whole = np.zeros((1, row.shape[1]), row.dtype)
+        whole[0, [2, 3, LABEL]] = width, height, WHOLE
+        return np.concatenate([found, whole])
+
+
+def standing(spec: InputSpec) -> dict[str, Any]:
+    """Return which answers stand, as a spec says."""
+    extra: Mapping[str, Any] = spec.extra
+    return {
+        "overlap": float(extra.get("overlap") or 0.5),
+        "least": float(extra.get("least", 0.05)),
+        "kept": int(extra.get("kept", 100)),
+    }

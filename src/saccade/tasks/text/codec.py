@@ -1,0 +1,90 @@
+"""Texts as tokens, of batches and of single questions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...config import AugmentConfig, LossConfig, TrainConfig
+from ...data.feed import Batch, Expand, Feed
+from ...data.framing import Encoder
+from ...data.source import Source, Stream
+from ...data.validation import Validation
+from ..classification.codec import ClassCodec
+from .data import TextSource
+from .feed import KeepTexts, LengthOrder, TokenFeed, TokenValidation
+from .tokens import INPUTS, Reading, TextEncoder
+
+
+class TextCodec(ClassCodec):
+    """Makes tokens of texts."""
+
+    def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
+        """Return what makes tokens of texts."""
+        return TextEncoder(Reading.of(self.spec))
+
+    def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
+        """Return what leaves tokens as they are."""
+        return KeepTexts()
+
+    def own_batches(
+        self,
+        train: Source | Stream,
+        val: Source,
+        config: TrainConfig,
+        *,
+        device: torch.device,
+        rank: int,
+        world: int,
+    ) -> tuple[Feed, Validation]:
+        """Turn all texts into tokens, once, and return batches of like length."""
+        assert isinstance(train, TextSource)
+        assert isinstance(val, TextSource)
+        reading = Reading.of(self.spec)
+        tokens, held = (
+            reading.encode(part.texts, names=[part.name(index) for index in range(len(part))]) for part in (train, val)
+        )
+        widths = torch.tensor([reading.width(length) for length in tokens.lengths.tolist()])
+        batch_size = config.optim.batch_size
+        ranked: dict[str, Any] = {"rank": rank, "world": world}
+        order = LengthOrder(length=len(train), batch_size=batch_size, seed=config.seed, widths=widths, **ranked)
+        targets = torch.from_numpy(train.targets.rows)
+        shared: dict[str, Any] = {"reading": reading, "device": device}
+        feed = TokenFeed(tokens, targets, order=order, expand=KeepTexts(), **shared)
+        longest = int(max(tokens.lengths.max(), held.lengths.max()))
+        mean = float(tokens.lengths.double().mean())
+        feed.notes = [f"{len(train):,} texts of {mean:.1f} tokens on average, {longest} at most"]
+        if tokens.cut or held.cut:
+            feed.notes.append(f"cut to {reading.limit} tokens: {tokens.cut} training and {held.cut} validation texts")
+        largest = max(batch_size, 256 if device.type == "cuda" else 32)
+        return feed, TokenValidation(val, held, batch_size=largest, **shared, **ranked)
+
+    def graph_inputs(self) -> tuple[str, ...]:
+        """Return tokens, which of them count and, where the model is told, which text of a pair they are of."""
+        return INPUTS if Reading.of(self.spec).kinds else INPUTS[:2]
+
+    def pack(self, batch: Batch) -> Tensor:
+        """Take the rows of tokens out of a batch, B, inputs, N."""
+        return torch.stack([batch.pop(name) for name in self.graph_inputs()], dim=1)
+
+    def unpack(self, packed: Tensor) -> Batch:
+        """Return rows of tokens by name."""
+        return dict(zip(self.graph_inputs(), packed.unbind(1), strict=True))
+
+    def stack(self, samples: Sequence[Tensor]) -> Tensor:
+        """Return texts, inputs, N each, in rows of one width."""
+        reading = Reading.of(self.spec)
+        width = reading.width(max(sample.shape[1] for sample in samples))
+        packed = torch.zeros(len(samples), samples[0].shape[0], width, dtype=torch.int64)
+        packed[:, 0] = reading.pad
+        for row, sample in zip(packed, samples, strict=True):
+            row[:, : sample.shape[1]] = sample
+        return packed
+
+    def pack_text(self, texts: tuple[str, ...], *, name: str) -> Tensor:
+        """Return one or two texts as tokens, inputs, N; refuses what the model cannot be asked by TextError."""
+        reading = Reading.of(self.spec)
+        tokens = reading.encode([texts], names=[name])
+        rows = tokens.rows(torch.tensor([0]), len(tokens.ids), pad=reading.pad, kinds=reading.kinds)
+        return self.pack(rows)[0]

@@ -1,0 +1,47 @@
+"""Images and questions as tensors, of batches and of single questions."""
+
+import torch
+from torch import Tensor
+
+from ...config import AugmentConfig, LossConfig
+from ...data.augment import Normalize
+from ...data.feed import Batch, Expand
+from ...data.framing import Encoder
+from ...data.source import Sample
+from ..classification.codec import OneOfCodec
+from ..text.tokens import INPUTS, Reading
+from .encoding import NormalizeImages, QuestionEncoder
+
+
+class QuestionCodec(OneOfCodec):
+    """Makes tensors of images and questions."""
+
+    def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
+        """Return what makes tensors of images and questions."""
+        return QuestionEncoder(self.spec.framing, Reading.of(self.spec))
+
+    def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
+        """Return what normalises images."""
+        return NormalizeImages(Normalize(self.spec.mean, self.spec.std, device=device))
+
+    def graph_inputs(self) -> tuple[str, ...]:
+        """Return tokens, which of them count, perhaps their kinds, and the image."""
+        return (*(INPUTS if Reading.of(self.spec).kinds else INPUTS[:2]), "image")
+
+    def pack(self, batch: Batch) -> Tensor:
+        """Take questions and images out of a batch, as one tensor of whole numbers, B, 1, all of them."""
+        parts = [batch.pop(name) for name in self.graph_inputs()]
+        return torch.cat([part.flatten(1).int() for part in parts], dim=1)[:, None]
+
+    def unpack(self, packed: Tensor) -> Batch:
+        """Return rows of tokens, B, N, and images, uint8 B, C, S, S, by name."""
+        *names, image = self.graph_inputs()
+        side, width = self.spec.img_size, Reading.of(self.spec).limit
+        *rows, pixels = packed[:, 0].split([width] * len(names) + [self.spec.in_chans * side * side], dim=1)
+        found = {name: row.long() for name, row in zip(names, rows, strict=True)}
+        return {**found, image: pixels.to(torch.uint8).unflatten(1, (self.spec.in_chans, side, side))}
+
+    def pack_sample(self, sample: Sample) -> Tensor:
+        """Return an image and a question as one tensor, 1, all of them; refuses what cannot be asked by TextError."""
+        encode = self.encoder()
+        return self.pack(encode.collate([encode(sample)]))[0]
