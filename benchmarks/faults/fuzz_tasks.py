@@ -182,8 +182,9 @@ class Texts:
         reading.encode([("the film is very good",), ("a" * 40 + "!",), ("\u2028 👁 ﷺ",)])
 
     def opened(self, draw):
-        from saccade.tasks.hosts import describe_host
         from saccade.tasks.text.hosted import describe_tokenizer
+
+        from saccade.tasks.huggingface import describe_host
 
         place = self.folder / "strange"
         shutil.rmtree(place, ignore_errors=True)

@@ -52,7 +52,7 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
     if not all(bool(torch.isfinite(value).all()) for value in mean.values()):
         raise ConfigError("the runs' weights have no finite mean; leave the run out that did not train")
     _, spec = load_model(runs[0])
-    own = find_task(spec.task).builds(str(first["model"]["name"]))
+    own = find_task(spec.task).hosts.builds(str(first["model"]["name"]))
     config = check_model(first["model"], resolve=None if own else resolve_name)
     path = Path(out).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)

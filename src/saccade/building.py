@@ -50,12 +50,12 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
         torch.manual_seed(seed)
         kind = find_task(spec.task)
         # before anything is built: it may not be there
-        file = None if kind.builds(config.name) else weights_file(config)
+        file = None if kind.hosts.builds(config.name) else weights_file(config)
         host = _create(config, spec)
         started = None if file is None else start_from(host, file, spec)
-        if kind.builds(config.name) and config.pretrained and not spec.extra.get("scratch"):
+        if kind.hosts.builds(config.name) and config.pretrained and not spec.extra.get("scratch"):
             started = start_from_folder(host, config.name, spec)
-        model = kind.add_head(host, config, spec)
+        model = kind.hosts.add_head(host, config, spec)
         carrying = None if started is None else Carrying(started, model, spec)
         torch.manual_seed(seed + 1)
         for text in config.plugins:
@@ -204,14 +204,14 @@ def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
 
 
 def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
-    if (made := find_task(spec.task).create_model(config, spec)) is not None:
+    if (made := find_task(spec.task).hosts.create_model(config, spec)) is not None:
         return made
     name = resolve_name(config.name)
     outputs = len(spec.outputs)
     options: dict[str, Any] = {"num_classes": outputs, "in_chans": spec.in_chans}
     if config.drop_path is not None:
         options["drop_path_rate"] = config.drop_path
-    more = find_task(spec.task).model_options(name, spec)
+    more = find_task(spec.task).hosts.model_options(name, spec)
     fitted: dict[str, Any] = {"img_size": spec.img_size}
     own_patches = config.checkpoint is None and not config.pretrained and "patch_size" not in config.options
     if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # or little is left
@@ -248,7 +248,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
         check_inputs(about)
         spec = InputSpec.from_dict(about)
         kind = find_task(spec.task)
-        own = isinstance(about["model"], Mapping) and kind.builds(str(about["model"].get("name")))
+        own = isinstance(about["model"], Mapping) and kind.hosts.builds(str(about["model"].get("name")))
         config = check_model(about["model"], resolve=None if own else resolve_name)
         kind.check_spec(spec)
         model = build_model(config, spec, seed=0)

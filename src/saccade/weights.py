@@ -47,7 +47,7 @@ def describe(config: ModelConfig, spec: InputSpec) -> dict[str, Any]:
     options = {name: value for name, value in config.options.items() if name not in SOURCES}
     model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
     about = {"version": VERSION, "model": model, **spec.to_dict()}
-    own = find_task(spec.task).builds(config.name)
+    own = find_task(spec.task).hosts.builds(config.name)
     try:
         _refuse_building(config.options)
         check_inputs(about)

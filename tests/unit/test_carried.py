@@ -305,7 +305,7 @@ FOLDERS = ["text", "vqa"]
 @pytest.fixture(scope="module", params=FOLDERS)
 def hosted(request, tmp_path_factory):
     """A folder of Hugging Face with plug-ins that learned, its model, and settings of a model that starts from it."""
-    from saccade.tasks.hosts import describe_host
+    from saccade.tasks.huggingface import describe_host
     from support.questions import make_vilt
     from support.texts import make_model
 

@@ -48,7 +48,7 @@ def test_what_is_not_there_is_refused_with_the_names_there_are(things):
 
 
 def test_every_layout_has_its_reader():
-    assert Task.reads  # tasks bring layouts of their own
+    assert Task.reader.reads  # tasks bring layouts of their own
     assert sorted(READERS) == sorted(
         ["embedded", "hub", "saved", "shards", "npz", "arrays", "parquet", "list", "folder", "masks", "objects"]
     )

@@ -134,7 +134,7 @@ def _check(args: Args) -> int:
     if args.task is not None:
         choice = choose_task(args.task)
         name = choice.kind.name
-        read_targets = partial(choice.kind.read_table, options=choice.options)
+        read_targets = choice.reader.read_table
     columns = parse_columns(args.columns or {})
     if args.fix is not None and args.val is not None:
         raise ConfigError("--fix and --val were given; write clean copies of the two datasets separately")

@@ -58,7 +58,8 @@ def run(args: Args) -> int:
     last = Tally()
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(
-            "predicting", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.images)
+            "predicting",
+            total=None if args.quiet or predictions.task.reader.reads != "image" else count_paths(args.images),
         )
 
         def each(prediction: Prediction, tally: Tally) -> None:

@@ -76,7 +76,7 @@ class Served:
 
     def about(self) -> dict[str, Any]:
         """Return what is worth knowing of it."""
-        reads = {"reads": self.predictor.task.reads, "texts": len(self.predictor.spec.extra.get("columns", []))}
+        reads = {"reads": self.predictor.task.reader.reads, "texts": len(self.predictor.spec.extra.get("columns", []))}
         return {**self.predictor.about(), **reads, "name": self.name, "explain": self.explainer is not None}
 
     def answer(self, row: np.ndarray, size: tuple[int, int], top: int) -> dict[str, Any]:
@@ -130,14 +130,14 @@ class ServerState:
     async def read(self, form: Form, served: Served) -> tuple[Any, tuple[int, int]]:
         """Return what a model is asked about, framed or as tokens, and the height and width an image had."""
         predictor = served.predictor
-        texts = () if predictor.task.reads == "image" else read_text(form.fields, predictor)
-        if predictor.task.reads == "text":
+        texts = () if predictor.task.reader.reads == "image" else read_text(form.fields, predictor)
+        if predictor.task.reader.reads == "text":
             return await asyncio.to_thread(pack, predictor, None, texts), (0, 0)
         return await self.decode(form, served, lambda pixels: (pack(predictor, pixels, texts), pixels.shape[:2]))
 
     async def read_whole(self, form: Form, served: Served) -> Any:
         """Return what a model is asked about as it was given: pixels, or a text."""
-        if served.predictor.task.reads == "text":
+        if served.predictor.task.reader.reads == "text":
             return "\t".join(read_text(form.fields, served.predictor))
         return await self.decode(form, served, lambda pixels: pixels)
 

@@ -179,8 +179,8 @@ def _describe(model: nn.Module, spec: InputSpec, name: str) -> Bundle:
         name=name,
         plugins=plugin_names(model),
         versions=tuple(versions.items()),
-        any_size=kind.reads != "question",
-        raw=kind.reads == "image",
+        any_size=kind.reader.reads != "question",
+        raw=kind.reader.reads == "image",
     )
 
 

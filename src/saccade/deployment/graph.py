@@ -90,7 +90,7 @@ class WithTokens(WithPreprocessing):
 
 def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
     """Return a model as its graph is asked."""
-    return (WithPreprocessing if find_task(spec.task).reads == "image" else WithTokens)(model, spec).eval()
+    return (WithPreprocessing if find_task(spec.task).reader.reads == "image" else WithTokens)(model, spec).eval()
 
 
 def trace(wrapped: WithPreprocessing) -> ExportedProgram:

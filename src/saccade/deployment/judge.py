@@ -199,9 +199,9 @@ class Judge:
 
     def _parity(self, form: str, answer: Raw, bundle: Bundle) -> Parity:
         sizes = sizes_to_try(bundle.img_size)
-        if bundle.kind.reads == "text":
+        if bundle.kind.reader.reads == "text":
             sizes = widths_to_try(self.evidence.samples)
-        elif bundle.kind.reads == "question":
+        elif bundle.kind.reader.reads == "question":
             sizes = ((1, self.evidence.samples.shape[-1]),)
         try:
             parity = compare(self.eager, answer, self.evidence.samples, sizes, self.spec)

@@ -100,7 +100,7 @@ def predict(
     if not isinstance(predictor, Predictor):
         predictor = open_predictor(predictor, device=device, kernels=kernels, trust=trust)
     reader: TextReader | QuestionReader | _Reader
-    reads = predictor.task.reads
+    reads = predictor.task.reader.reads
     if keep and reads != "image":
         raise ValueError(f"--draw was given, but the model reads {reads}s; leave it out")
     if reads == "image":

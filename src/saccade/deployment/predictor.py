@@ -60,7 +60,7 @@ class Predictor(ABC):
         One row an image, as `predictor.presenter.describe` takes it: shares of classes that sum to one, shares of
         labels, numbers in their own units.
         """
-        raw = self.outputs(self.check(images) if self.task.reads == "image" else images)
+        raw = self.outputs(self.check(images) if self.task.reader.reads == "image" else images)
         try:
             if raw.shape[:1] != (len(images),):
                 raise ValueError(f"it gives an answer of shape {raw.shape} to {len(images)} images")

@@ -174,7 +174,7 @@ def _open(target: str | Path, *, device: str, kernels: str = "auto", trust: bool
     blank = np.zeros((predictor.img_size, predictor.img_size, 3), np.uint8)
     asked = pack(predictor, blank, ("a",) * len(predictor.spec.extra.get("columns", "a")))
     predictor.rows(predictor.codec.stack([asked]))
-    explained = predictor.model is not None and predictor.task.reads != "question"
+    explained = predictor.model is not None and predictor.task.reader.reads != "question"
     return predictor, Explainer(target, device=device) if explained else None
 
 

@@ -168,9 +168,9 @@ def pack(predictor: Predictor, pixels: np.ndarray | None, texts: tuple[str, ...]
     Texts that the model cannot be asked are refused by TextError.
     """
     kind: Any = predictor.task
-    if kind.reads == "text":
+    if kind.reader.reads == "text":
         return kind.codec(predictor.spec).pack_text(texts, name="the text")
     assert pixels is not None
-    if kind.reads == "question":
+    if kind.reader.reads == "question":
         return kind.codec(predictor.spec).pack_sample(Sample({"image": pixels, "text": texts[0]}, None, "the question"))
     return predictor.framing(pixels)

@@ -117,7 +117,7 @@ def _open(target: str | Path, spec: InputSpec, data: str | None, val: str | None
 def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evidence:
     encode, framing = find_task(spec.task).codec(spec).encoder(), spec.framing
     known = source.task == spec.task and set(source.outputs) == set(spec.outputs)
-    if not known and find_task(spec.task).reads != "image":
+    if not known and find_task(spec.task).reader.reads != "image":
         raise ExportError(
             f"an export is verified on samples of the model's task, which the {origin} are not; name a dataset with "
             "--data"
@@ -182,7 +182,7 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
 
 def _framed(images: Tensor, spec: InputSpec) -> Tensor:
     """Return images as the model is asked; texts as they are."""
-    if find_task(spec.task).reads != "image":
+    if find_task(spec.task).reader.reads != "image":
         return images
     return torch.stack([spec.framing(image.permute(1, 2, 0).numpy()) for image in images])
 

@@ -85,7 +85,7 @@ def evaluate(
     models = open_models(named, device=device, task=task, own=data is None)
     kind = JUDGES.get(models[0].spec.task, Judge)
     resamples = min(resamples, kind.resamples)
-    if robust and models[0].loaded.task.reads != "image":
+    if robust and models[0].loaded.task.reader.reads != "image":
         raise EvaluationError(
             f"robust was given, but {models[0].name} does not read images alone; occlusions and corruptions need images"
         )

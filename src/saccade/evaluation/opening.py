@@ -108,7 +108,7 @@ def open_models(
         _refuse_idle(choice, given, own=own)
         options = choice.options
         if trained_as is None:  # weights alone, which say themselves how they were asked
-            kept = choice.kind.options_of(loaded.spec)
+            kept = choice.reader.options_of(loaded.spec)
             options = replace(kept, **{name: getattr(options, name) for name in given}) if given else kept
         asked = loaded.task.build(loaded.model, loaded.spec, options=options)
         name, number = loaded.name, 2
@@ -126,7 +126,7 @@ def open_models(
 
 def _refuse_idle(choice: TaskChoice, given: Sequence[str], *, own: bool) -> None:
     """Refuse options of a task that change nothing about how a trained model is asked."""
-    asked, read = choice.kind.asked_by, choice.kind.read_by
+    asked, read = choice.kind.asked_by, choice.kind.reader.read_by
     for name in given if asked is not None else ():
         if name not in (*(asked or ()), *read):
             some = ", ".join((*(asked or ()), *read)) or "none"

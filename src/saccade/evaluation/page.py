@@ -62,7 +62,7 @@ def _task_sections(result: Findings) -> list[Section]:
 
 def _next(result: Findings) -> Section:
     place = shlex.quote(result.run().target)
-    reads = TASKS.find(result.task).reads
+    reads = TASKS.find(result.task).reader.reads
     explained = {
         "image": {f"saccade explain {place} IMAGE.jpg": "where it looked in an image"},
         "text": {f'saccade explain {place} "A text."': "which words counted"},

@@ -192,7 +192,7 @@ def open_text_run(target: Any, *, device: str | None) -> LoadedModel | None:
     try:
         file = find_weights(target)
         about = read_about(file) if file.is_file() else {}
-        if find_task(str(about.get("task", "classify"))).reads != "text":
+        if find_task(str(about.get("task", "classify"))).reader.reads != "text":
             return None
     except ValueError:  # whatever it is, it is opened, or refused, as a model of images
         return None

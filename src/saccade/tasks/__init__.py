@@ -14,9 +14,11 @@ from .auxiliary import (
 from .classification import Classify
 from .codec import Codec
 from .detection import Detect
+from .hosts import Hosts
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
 from .presenter import Presenter, RankedPresenter
+from .reader import Reader
 from .registering import TASKS, register_task
 from .regression import Regress
 from .segmentation import Segment
@@ -33,12 +35,14 @@ __all__ = [
     "Codec",
     "Detect",
     "Distillation",
+    "Hosts",
     "LabelMaps",
     "MetricSpec",
     "Metrics",
     "Multilabel",
     "Presenter",
     "RankedPresenter",
+    "Reader",
     "Regress",
     "RelativeLocalization",
     "Segment",

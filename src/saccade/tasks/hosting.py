@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 from torch import nn
 
 from ..config import ConfigError, ModelConfig, TrainConfig
-from ..data.open import Data
 from ..data.spec import InputSpec
 from ..files import read_record
-from .hosts import build_host, describe_host, read_config, refuse_checkpoint
-from .task import Task
+from .hosts import Hosts
+from .huggingface import build_host, describe_host, read_config, refuse_checkpoint
 
 PREFIX = "hf:"  # before the folder or name of a model, in settings and files
 
@@ -28,8 +27,8 @@ class Hosted(nn.Module):
         self.default_cfg: dict[str, Any] = {}
 
 
-class HostingTask(Task):
-    """A task for models of timm's and for some of Hugging Face's.
+class TransformersHosts(Hosts):
+    """Builds models of timm's and some of Hugging Face's.
 
     Attributes:
         host_kind: of the mapping of transformers that has to know these.
@@ -50,10 +49,10 @@ class HostingTask(Task):
         return name.startswith(PREFIX)
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
+    def complete_spec(cls, spec: InputSpec, config: ModelConfig) -> None:
         """Keep the configuration of a model of Hugging Face."""
-        if cls.builds(model.name):
-            spec.extra["host"] = describe_host(model.name.removeprefix(PREFIX), spec.outputs, kind=cls.host_kind)
+        if cls.builds(config.name):
+            spec.extra["host"] = describe_host(config.name.removeprefix(PREFIX), spec.outputs, kind=cls.host_kind)
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:

@@ -1,179 +1,50 @@
-"""Models of Hugging Face: opened by folder or name for training, built from a spec afterwards."""
+"""The role of a task that builds models: timm's, with a head of the task's own, or models that only the task knows."""
 
-import contextlib
-import json
-import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..config import ConfigError, ModelConfig
 from ..data.spec import InputSpec
-from ..plugins.pretrained import import_transformers
-
-# What a configuration may say that opens files or networks, or belongs to one machine.
-DROPPED = (
-    "_name_or_path", "auto_map", "quantization_config", "torch_dtype", "dtype", "architectures", "transformers_version",
-    "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "use_pretrained_backbone",
-    "backbone", "saccade_plugins",
-)  # fmt: skip
+from ..models._identify import resolve_name
 
 
-def refuse_checkpoint(config: ModelConfig) -> None:
-    """Refuse other weights than a model's own."""
-    if config.checkpoint is not None:
-        raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
+class Hosts:
+    """Finds and builds the models of a task; without a class of its own, a task has those of timm."""
 
+    @classmethod
+    def find_model(cls, name: str) -> str:
+        """Return the full name of a model that settings name, or raise ValueError."""
+        return resolve_name(name)
 
-def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str, Any]:
-    """Return what builds a model again: its kind and configuration, as JSON holds them.
+    @classmethod
+    def builds(cls, name: str) -> bool:
+        """Tell whether a model, by its full name, is none of timm's: `create_model` builds it from the spec."""
+        return False
 
-    Args:
-        name: a folder with `config.json`, or a name on Hugging Face.
-        kind: of the mapping of transformers that has to know it, such as "SEQUENCE_CLASSIFICATION".
-    """
-    transformers = import_transformers()
-    with explained(name), quietly():
-        config = transformers.AutoConfig.from_pretrained(name, **safe(name))
-    if config.model_type not in known_kinds(kind):
-        allowed = f"; it takes {', '.join(sorted(known_kinds(kind)))}" if len(known_kinds(kind)) < 9 else ""
-        raise ConfigError(
-            f"{name} is a model of the kind {config.model_type!r}, which transformers has no classifier for{allowed}"
-        )
-    settings = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
-    settings["id2label"] = {str(n): output for n, output in enumerate(outputs)}
-    settings["label2id"] = {output: n for n, output in enumerate(outputs)}
-    return {"model_type": config.model_type, "config": json.loads(json.dumps(settings))}
+    @classmethod
+    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
+        """Return the model of settings and a spec; None leaves it to timm."""
+        return None
 
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
+        """Return arguments of a model's constructor that the task asks for, such as taking images of any size."""
+        return {}
 
-def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool = False) -> nn.Module:
-    """Return a model, with a new head for the classes where its weights have none for them.
-
-    Args:
-        spec: with what `describe_host` returned.
-        kind: as there.
-        weights: the folder or name whose weights it begins with; None leaves them random.
-        whole: refuse weights without a head for the classes.
-    """
-    transformers = import_transformers()
-    config = read_config(spec, kind=kind)
-    made = getattr(transformers, f"AutoModelFor{kind.title().replace('_', '')}")  # AutoModelForObjectDetection, ...
-    with quietly():
-        if weights is None:
-            with explained(config.model_type):
-                return made.from_config(config)
-        _refuse_pickles(Path(weights).expanduser())
-        with explained(weights):
-            model, info = made.from_pretrained(
-                weights,
-                config=config,
-                use_safetensors=True,
-                **safe(weights),
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
+        """Return a model with the task's own head on it; most tasks take a model with its classifier as it is."""
+        if config.head is not None:
+            raise ConfigError(
+                f"model.head = {config.head!r} was given; the task {spec.task} has no heads to choose from"
             )
-    new = () if whole else ("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ()))
-    fresh = [key for key in info["missing_keys"] if not key.startswith(new)]
-    body = [key for key in fresh if "pooler" not in key]
-    if body:
-        raise ConfigError(
-            f"{weights} lacks {len(body)} weights of a {config.model_type} ({', '.join(sorted(body)[:3])}); give the "
-            "folder of a whole model, or begin with random weights with --task text:scratch=true"
-        )
-    if len(fresh) > len(body):
-        spec.notes.append(f"{weights} has no trained pooler; it begins with random weights")
-    return model.float()
+        return model
 
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, config: ModelConfig) -> None:
+        """Add to a spec what a model that only the task knows is built from again."""
 
-CLASSES = {
-    "OBJECT_DETECTION": (
-        "class_embed", "model.decoder.class_embed", "model.enc_score_head", "model.denoising_class_embed"
-    ),
-    "UNIVERSAL_SEGMENTATION": ("class_predictor", "criterion"),
-}  # fmt: skip
-# Those that transformers has and whose answers are read here: one model of questions about images, the others write
-# their answers word by word; detectors that score every class by itself; segmenters whose queries have a class each.
-READ = {
-    "VISUAL_QUESTION_ANSWERING": {"vilt"},
-    "OBJECT_DETECTION": {"rt_detr", "rt_detr_v2", "d_fine", "rf_detr", "lw_detr", "deformable_detr"},
-    "UNIVERSAL_SEGMENTATION": {"mask2former", "maskformer"},
-}
-
-
-def known_kinds(kind: str) -> set[str]:
-    """Return the model types that transformers has a classifier for."""
-    from transformers.models.auto import modeling_auto
-
-    known = set(getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"))
-    return known & READ.get(kind, known)
-
-
-def read_config(spec: InputSpec, *, kind: str) -> Any:
-    """Return the configuration in a spec, or raise ValueError: the spec may be a stranger's."""
-    transformers = import_transformers()
-    host = spec.extra.get("host")
-    if not isinstance(host, dict) or not isinstance(host.get("config"), dict):
-        raise ValueError("its spec does not say which model of Hugging Face it is")
-    name = host.get("model_type")
-    if not isinstance(name, str) or name not in known_kinds(kind):
-        raise ValueError(f"its spec names the model type {str(name)[:60]!r}, which transformers has no classifier for")
-    config = {key: value for key, value in host["config"].items() if key not in (*DROPPED, "model_type")}
-    labels = config.pop("id2label", {})
-    config.pop("label2id", None)
-    try:
-        found = transformers.AutoConfig.for_model(name, **config)
-        found.id2label = {int(key): str(value) for key, value in labels.items()}
-        found.label2id = {value: key for key, value in found.id2label.items()}
-    except Exception as error:  # configurations check themselves in many ways
-        raise ValueError(f"its spec's configuration of a {name} cannot be used: {str(error)[:200]}") from None
-    if found.num_labels != len(spec.outputs):
-        raise ValueError(f"its spec names {len(spec.outputs)} outputs and a model of {found.num_labels}")
-    return found
-
-
-def safe(name: str) -> dict[str, bool]:
-    """Return what keeps a folder to its own files, and anyone's code from being run, or asked about."""
-    return {"local_files_only": Path(name).expanduser().is_dir(), "trust_remote_code": False}
-
-
-def _refuse_pickles(folder: Path) -> None:
-    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
-        raise ConfigError(
-            f"the weights in {folder} are a pickle (.bin), which may run code and is not opened; write them as "
-            "safetensors: open the model where you trust it, by transformers, and call its save_pretrained"
-        )
-
-
-@contextlib.contextmanager
-def explained(name: str, what: str = "model") -> Iterator[None]:
-    """Say of what goes wrong inside which folder or name it is about, and what to give."""
-    try:
-        yield
-    except Exception as error:  # of transformers, safetensors and tokenizers, each with kinds of its own
-        if isinstance(error, ConfigError):
-            raise
-        detail = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"the {what} of {name!r} cannot be opened ({detail}); give a folder that save_pretrained wrote, with its "
-            "tokenizer, or the name of a model on Hugging Face that is in the cache or can be fetched"
-        ) from None
-
-
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Keep transformers' remarks on new classifiers to itself; what matters is told as notes."""
-    from transformers.utils import logging as own
-
-    level, bars = own.get_verbosity(), own.is_progress_bar_enabled()
-    own.set_verbosity(logging.ERROR)
-    own.disable_progress_bar()
-    try:
-        yield
-    finally:
-        own.set_verbosity(level)
-        if bars:
-            own.enable_progress_bar()
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse, by ValueError, what no model can be built from."""

@@ -1,8 +1,10 @@
 """What tasks were asked for before their roles were parted: a task of another package that still says it is refused."""
 
 ROLES = {
+    "reader": "claims read_table open complete_spec options_of reads rank read_by",
     "codec": "encoder mixed_targets expander own_batches graph_inputs pack unpack stack read_output unframe gap "
     "output target_names",
+    "hosts": "find_model builds create_model model_options add_head own_models",
     "presenter": "describe table_head table_rows paint line_record served_record same page outputs_key masks boxes",
 }  # fmt: skip
 

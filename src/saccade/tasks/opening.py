@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigError, DataConfig
+from ..config import ConfigError, DataConfig, ModelConfig
 from ..data.open import Data, open_configured
+from ..data.spec import InputSpec
 from ..data.table import Table
 from ..data.targets import Targets
 from ..registry import parse_options
+from .reader import Reader
 from .registering import TASKS
 from .task import Task
 
@@ -18,6 +20,16 @@ class TaskChoice:
 
     kind: type[Task]
     options: Any
+
+    @property
+    def reader(self) -> Reader:
+        """What reads the samples of the task."""
+        return self.kind.reader_for(self.options)
+
+    def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
+        """Add to a spec what answers are read by and models are built from, as samples, options and model tell."""
+        self.reader.complete_spec(spec, data, model)
+        self.kind.hosts.complete_spec(spec, model)
 
     def __str__(self) -> str:
         return self.kind.name
@@ -44,17 +56,17 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
     """Open the samples that settings name, for the task they name, else the one that their layout speaks of."""
     if text is not None:
         choice = choose_task(text)
-        if config.columns and choice.kind.reads != "image":
+        if config.columns and choice.reader.reads != "image":
             raise ConfigError(
                 f"columns were named and the task {choice} has options for them, as in --task {choice}:label=NAME"
             )
-        data = choice.kind.open(config, choice.options)
+        data = choice.reader.open(config)
         if data.task != choice.kind.name:
             raise ConfigError(
                 f"the task {choice} was asked for and {data.name} is a set for {data.task or 'another task'}; give "
                 "samples of that task (docs/data.md says how each is laid out), or leave --task out"
             )
-        if (config.folds is not None or config.group is not None) and choice.kind.reads != "image":
+        if (config.folds is not None or config.group is not None) and choice.reader.reads != "image":
             raise ConfigError(f"folds or a group were given; the task {choice.kind.name} splits its samples itself")
         return choice, data
     data = open_configured(config, read_by_layout)
@@ -63,9 +75,10 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
 
 def read_by_layout(table: Table) -> Targets:
     """Return what the first task that knows a table's columns makes of them."""
-    for kind in sorted(map(find_task, TASKS), key=lambda kind: kind.rank):
-        if kind.claims(table):
-            return kind.read_table(table, kind.Options())
+    readers = (find_task(name).reader_for() for name in TASKS)
+    for reader in sorted(readers, key=lambda reader: reader.rank):
+        if reader.claims(table):
+            return reader.read_table(table)
     raise table.refuse(
         f"one that says what a sample is: `label` for a class, `labels` for several, or numbers; or give --task "
         f"({', '.join(TASKS)})"

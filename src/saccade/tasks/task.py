@@ -1,31 +1,26 @@
-"""The contract of a task: what it reads, trains for, answers, measures and shows. Everything else knows no task.
+"""What a model is trained for: its loss, draws and metrics, and the roles that read, encode, show and build for it.
 
-From data to a batch: `claims`, `read_table`, `complete_spec`, `encoder`, `expander`, `own_batches`. Of a model that is
-none of timm's: `find_model`, `create_model`. In training: `loss`, `draw`, `set_epoch`, `follow`,
-`weight_of`, `reweigh`. Of answers: `answer`, `metrics`, `metric_specs`, `primary`, `read_output`. For people: its
-`presenter`. A task is a model together with all of that; what needs no model is a class method.
+Everything else knows no task, and asks the role it needs: `Reader`, `Codec`, `Presenter`, `Hosts`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..config import ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
+from ..config import LossConfig, TrainConfig, leave_out
 from ..data.feed import Batch
 from ..data.framing import Encoder
-from ..data.open import Data, open_configured
 from ..data.spec import InputSpec
-from ..data.table import Table
-from ..data.targets import Counts, Targets
-from ..models._identify import resolve_name
+from ..data.targets import Counts
 from .codec import Codec
+from .hosts import Hosts
 from .metric import PLACE, Metrics, MetricSpec
 from .moved import refuse_earlier
 from .presenter import Presenter
+from .reader import Reader
 
 
 @dataclass(frozen=True)
@@ -45,15 +40,13 @@ class Task(nn.Module):
         primary: name of the metric that a run is judged by.
         running: names of what `follow` counts while training.
         asked_by: options by which a trained model is asked, of a task that tells; None leaves it open.
-        read_by: options by which samples are read.
         Options: its options, a dataclass; given as `--task NAME:option=value`.
+        reader: its `Reader`: whose data a table is, targets, what the spec keeps of them.
         codec: its `Codec`: samples as batches, raw answers as what they say, what exported graphs need.
         presenter: its `Presenter`: answers in words, tables, records and drawings, and sections of reports.
+        hosts: its `Hosts`: models that are none of timm's, and heads.
         recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
         largest: side up to which images are trained at their own size if none is asked for; None: at the model's.
-        reads: what a sample is: "image" or "text".
-        own_models: whether its models are none of timm's: `create_model` builds them from the spec.
-        rank: tasks are asked from the lowest on whether a list is theirs; one that takes nearly any has a high one.
     """
 
     name: ClassVar[str] = ""
@@ -61,15 +54,13 @@ class Task(nn.Module):
     running: ClassVar[tuple[str, ...]] = ()
     Options: ClassVar[type] = NoOptions
     asked_by: ClassVar[tuple[str, ...] | None] = None
-    read_by: ClassVar[tuple[str, ...]] = ()
+    reader: ClassVar[type[Reader]] = Reader
     codec: ClassVar[type[Codec]] = Codec
     presenter: ClassVar[type[Presenter]] = Presenter
+    hosts: ClassVar[type[Hosts]] = Hosts
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
     largest: ClassVar[int | None] = None
-    reads: ClassVar[str] = "image"
-    own_models: ClassVar[bool] = False
-    rank: ClassVar[int] = 50
 
     model: nn.Module
     options: Any
@@ -86,22 +77,16 @@ class Task(nn.Module):
             self.model = model
         self.options = options or self.Options()
 
-    # From data to a batch
+    @classmethod
+    def reader_for(cls, options: Any = None) -> Reader:
+        """Return what reads the samples of the task, by its options."""
+        return cls.reader(cls.name, options or cls.Options())
 
     @classmethod
-    def claims(cls, table: Table) -> bool:
-        """Tell whether a table's columns say by themselves that they are for this task."""
-        return False
-
-    @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:
-        """Return what a table's columns say of its rows, or raise ValueError."""
-        raise table.refuse(f"what the task {cls.name} reads; this task reads no lists")
-
-    @classmethod
-    def open(cls, config: DataConfig, options: Any) -> Data:
-        """Open the samples that settings name."""
-        return open_configured(config, partial(cls.read_table, options=options), task=cls.name)
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse, by ValueError, a spec that no model or answer is read by: that of a file may say anything."""
+        cls.reader_for().check_spec(spec)
+        cls.hosts.check_spec(spec)
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
@@ -110,52 +95,15 @@ class Task(nn.Module):
         return (config, []) if mixes else leave_out(config, ("mixup", "cutmix"), f"{cls.name} mixes no targets")
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
-        """Add to a spec what answers are read by and samples, options or the model tell, such as a scale or crops."""
-
-    @classmethod
-    def find_model(cls, name: str) -> str:
-        """Return the full name of a model that settings name, or raise ValueError."""
-        return resolve_name(name)
-
-    @classmethod
-    def builds(cls, name: str) -> bool:
-        """Tell whether a model, by its full name, is none of timm's: `create_model` builds it from the spec."""
-        return cls.own_models
-
-    @classmethod
-    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
-        """Return the model of settings and a spec; None leaves it to timm."""
-        return None
-
-    @classmethod
     def primary_of(cls, spec: InputSpec) -> str:
         """Return the name of the metric that a run on such samples is judged by."""
         return cls.primary
-
-    @classmethod
-    def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse, by ValueError, what no answer can be read by: the spec of a file from elsewhere may say anything."""
 
     def read_along(self, encode: Encoder) -> Encoder:
         """Return what makes tensors of training samples, with what the task needs to know of each besides."""
         return encode
 
     # In training
-
-    @classmethod
-    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
-        """Return arguments of a model's constructor that the task asks for, such as taking images of any size."""
-        return {}
-
-    @classmethod
-    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Return a model with the task's own head on it; most tasks take a model with its classifier as it is."""
-        if config.head is not None:
-            raise ConfigError(
-                f"model.head = {config.head!r} was given; the task {cls.name} has no heads to choose from"
-            )
-        return model
 
     @classmethod
     def build(
@@ -179,11 +127,6 @@ class Task(nn.Module):
         task = cls(model, **cls.arguments(spec, options, loss, Counts(counts, total)))
         task.spec, task.primary = spec, cls.primary_of(spec)  # type: ignore[misc]
         return task
-
-    @classmethod
-    def options_of(cls, spec: InputSpec) -> Any:
-        """Return the options that the spec of a trained model keeps, with the defaults of others."""
-        return cls.Options()
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:

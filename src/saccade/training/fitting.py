@@ -35,7 +35,7 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
     device = local_device(config.engine.device)
     choice, data = open_samples(config.task, config.data)
     if (
-        choice.kind.builds(config.model.name)
+        choice.kind.hosts.builds(config.model.name)
         or isinstance(data.train, Stream)
         or int(os.environ.get("WORLD_SIZE", "1")) > 1
     ):

@@ -39,7 +39,7 @@ def beside_of(task: Task, spec: InputSpec) -> dict[str, Any]:
 
 def starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
     """Return what tells apart the files of weights that a model starts from, by what to call them."""
-    if choice.kind.builds(model.name):
+    if choice.kind.hosts.builds(model.name):
         folder = Path(model.name.removeprefix(HOSTED)).expanduser()
         files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     else:

@@ -110,7 +110,7 @@ class Fitting:
 def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:
     """Yield settings that take less and less time: as asked, with the model of `quick`, and at smaller sizes."""
     yield config
-    if choice.kind.recipe != Task.recipe or choice.kind.reads != "image":
+    if choice.kind.recipe != Task.recipe or choice.kind.reader.reads != "image":
         return  # the recipe is of another kind of model
     config = overlay(config, {"model.options": read_recipe("quick")["model"]["options"]})  # of the same glnet_nano
     yield config

@@ -85,7 +85,7 @@ def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = Fals
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     config = overlay(TrainConfig(), values, source=f"recipe {name}")
     model, task = given.get("model.name"), asked or config.task
-    find_model = choose_task(task).kind.find_model if task else resolve_name
+    find_model = choose_task(task).kind.hosts.find_model if task else resolve_name
     full = find_model(model or config.model.name)
     if (family := family_of(name, full)) is not None:
         config = overlay(config, family.settings, source=f"the family {family.name}")
@@ -139,14 +139,18 @@ def grid_of(config: TrainConfig) -> Any:
 
 def variant_names(task: str | None, model: str) -> tuple[str, ...]:
     """Return what a recipe's patterns are held against: a name of timm's, or kind and name of a Hugging Face model."""
-    if task is not None and choose_task(task).kind.builds(model):
+    if task is not None and choose_task(task).kind.hosts.builds(model):
         return identify(model).texts
     return (model.split(".")[0],)  # without the tag
 
 
 def variant_notes(config: TrainConfig) -> list[str]:
     """Return a line where the kind of a model, by which a recipe has numbers, was guessed by its name."""
-    if config.recipe is None or config.task is None or not choose_task(config.task).kind.builds(config.model.name):
+    if (
+        config.recipe is None
+        or config.task is None
+        or not choose_task(config.task).kind.hosts.builds(config.model.name)
+    ):
         return []
     try:
         _, variants = split_variants(read_recipe(config.recipe), source=f"recipe {config.recipe}")

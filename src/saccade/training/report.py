@@ -52,7 +52,7 @@ def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
     config = run.config()
     shown, _ = _shown(run, config, None)
     lead = join(state, facts(_facts(config, shown)))
-    reads = _kind(config, shown.summary).reads
+    reads = _kind(config, shown.summary).reader.reads
     sections = [_curves(config, shown), *more, _settings(run, config, reads)]
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
@@ -84,7 +84,7 @@ def _render(run: Run, data: Data | None) -> str:
     ]
     if (about := presenter.about(shown)) is not None:
         lead.append(about)
-    reads = _kind(config, shown.summary).reads
+    reads = _kind(config, shown.summary).reader.reads
     sections = [_curves(config, shown), *presenter.sections(shown), _left_out(run, shown.summary)]
     sections += [_settings(run, config, reads), _next(run, reads)]
     return render_page(

@@ -34,7 +34,7 @@ def resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> Tr
     if recipe is not None and recipe != config.recipe:
         raise ConfigError(f"{run.path} was started with the recipe {config.recipe}; a resumed run keeps it")
     if "model.name" in given:
-        find_model = choose_task(config.task).kind.find_model if config.task else resolve_name
+        find_model = choose_task(config.task).kind.hosts.find_model if config.task else resolve_name
         given = {**given, "model.name": find_model(given["model.name"])}
     changed = lay_over(config, given, source="")
     # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.

@@ -79,10 +79,12 @@ def resolve(
     asked = config
     config, left = choice.kind.adapt(config)
     array = None if isinstance(data.train, Stream) else data.train.array()
-    name = choice.kind.find_model(config.model.name)
+    name = choice.kind.hosts.find_model(config.model.name)
     model_cfg = _model_cfg(name)
-    known = None if choice.kind.builds(name) else known_of(config.model, model_cfg)  # with weights: what they know
-    side = None if choice.kind.builds(name) else typical_side(data.train)
+    known = (
+        None if choice.kind.hosts.builds(name) else known_of(config.model, model_cfg)
+    )  # with weights: what they know
+    side = None if choice.kind.hosts.builds(name) else typical_side(data.train)
     size = config.data.img_size or (
         known.img_size
         if known is not None and choice.kind.largest is None
@@ -123,7 +125,7 @@ def resolve(
     refuse_unread(given, Situation(asked, resolved, choice, data, device))
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
-    choice.kind.complete_spec(spec, data, choice.options, resolved.model)
+    choice.complete_spec(spec, data, resolved.model)
     describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
     spec.notes += [*left, *variant_notes(config), *_overridden(config, known), *family_notes(config, patches)]
     spec.notes += notes_on(config, resolved, side=side, samples=samples)

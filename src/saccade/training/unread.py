@@ -52,12 +52,12 @@ class Situation:
     @property
     def images(self) -> bool:
         """Whether samples are images, which are augmented."""
-        return self.choice.kind.reads == "image"
+        return self.choice.kind.reader.reads == "image"
 
     @property
     def texts(self) -> bool:
         """Whether samples are texts alone."""
-        return self.choice.kind.reads == "text"
+        return self.choice.kind.reader.reads == "text"
 
     @property
     def crops(self) -> bool:
@@ -77,7 +77,7 @@ class Situation:
     @property
     def own_model(self) -> bool:
         """Whether the task builds the model: one of Hugging Face's."""
-        return self.choice.kind.builds(self.config.model.name)
+        return self.choice.kind.hosts.builds(self.config.model.name)
 
     @property
     def starts(self) -> bool:
@@ -175,7 +175,7 @@ ALWAYS = """
 """
 # Otherwise: settings, when they are read in words, and when.
 WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
-    ("data.val", "by tasks whose lists do not split by themselves", lambda s: s.choice.kind.reads != "question"),
+    ("data.val", "by tasks whose lists do not split by themselves", lambda s: s.choice.kind.reader.reads != "question"),
     ("data.val_share", "where samples are held out of the training samples", lambda s: s.data.cut),
     ("data.split_seed", "where samples are held out of the training samples", lambda s: s.data.cut or s.folds),
     ("data.fold", "with data.folds", lambda s: s.folds),

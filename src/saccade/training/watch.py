@@ -144,7 +144,7 @@ def augmented(config: TrainConfig) -> list[Section]:
     """Return a section of training images as the model sees them; nothing where they cannot be shown."""
     try:
         choice, data = open_samples(config.task, config.data)
-        if isinstance(data.train, Stream) or choice.kind.reads != "image":
+        if isinstance(data.train, Stream) or choice.kind.reader.reads != "image":
             return []
         config, spec = resolve(config, choice, data, torch.device("cpu"))
         encode = choice.kind.codec(spec).encoder(config.augment)

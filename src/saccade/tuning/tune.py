@@ -267,7 +267,7 @@ def _tried_on(config: TrainConfig, choice: TaskChoice, data: Data) -> dict[str, 
     """Return what tells apart the samples and the weights that trials begin with."""
     train = data.train
     found = {} if isinstance(train, Stream) else {"the training samples": train.fingerprint()}
-    return found | starts_from(replace(config.model, name=choice.kind.find_model(config.model.name)), choice)
+    return found | starts_from(replace(config.model, name=choice.kind.hosts.find_model(config.model.name)), choice)
 
 
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:

@@ -210,7 +210,7 @@ def test_every_option_of_every_task_is_said_to_be_asked_by_or_read_by_or_is_of_t
     for name, kind in TASKS.items():
         if not kind.__module__.startswith("saccade."):
             continue
-        known = {*(kind.asked_by or ()), *kind.read_by} | of_training.get(name, set())
+        known = {*(kind.asked_by or ()), *kind.reader.read_by} | of_training.get(name, set())
         assert {field.name for field in fields(kind.Options)} == known, name
 
 

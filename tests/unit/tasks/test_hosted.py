@@ -13,7 +13,7 @@ from saccade.data.spec import InputSpec
 from saccade.tasks import Detect, Segment
 from saccade.tasks.detection.hosted import HostedDetector
 from saccade.tasks.detection.objects import Objects
-from saccade.tasks.hosting import HostingTask, has_weights, normalisation
+from saccade.tasks.hosting import has_weights, normalisation
 from saccade.tasks.segmentation.hosted import HostedSegmenter
 from support.hosted import save_detector, save_segmenter
 
@@ -34,11 +34,6 @@ class Answering(nn.Module):
 
 def make_spec(task: str = "detect") -> InputSpec:
     return InputSpec(("a", "b"), 3, 64, [0.5] * 3, [0.5] * 3, task=task)
-
-
-def describe(task: type[HostingTask], spec: InputSpec, config: ModelConfig) -> None:
-    nothing: Any = None  # of the data and the options nothing is needed
-    HostingTask.complete_spec.__func__(task, spec, nothing, nothing, config)  # type: ignore[attr-defined]
 
 
 def test_answers_are_boxes_in_pixels_the_surest_first() -> None:
@@ -65,24 +60,24 @@ def test_a_folder_chooses_no_code_and_no_files(tmp_path) -> None:
     config |= {"auto_map": {"AutoConfig": "own.Own", "AutoModelForObjectDetection": "own.Own"}, "_name_or_path": "/x"}
     (folder / "config.json").write_text(json.dumps(config))
     spec = make_spec()
-    describe(Detect, spec, ModelConfig(name=f"hf:{folder}"))
+    Detect.hosts.complete_spec(spec, ModelConfig(name=f"hf:{folder}"))
     assert not {"auto_map", "_name_or_path"} & spec.extra["host"]["config"].keys()
-    Detect.create_model(ModelConfig(name=f"hf:{folder}"), spec)
+    Detect.hosts.create_model(ModelConfig(name=f"hf:{folder}"), spec)
     assert not marker.exists()
 
 
 def test_weights_in_a_pickle_are_refused(tmp_path) -> None:
     folder, spec = save_detector(tmp_path / "host", "rt_detr"), make_spec()
     (folder / "pytorch_model.bin").write_bytes(b"")
-    describe(Detect, spec, ModelConfig(name=f"hf:{folder}"))
+    Detect.hosts.complete_spec(spec, ModelConfig(name=f"hf:{folder}"))
     with pytest.raises(ConfigError, match="are a pickle"):
-        Detect.create_model(ModelConfig(name=f"hf:{folder}", pretrained=has_weights(f"hf:{folder}")), spec)
+        Detect.hosts.create_model(ModelConfig(name=f"hf:{folder}", pretrained=has_weights(f"hf:{folder}")), spec)
 
 
 def test_a_model_of_another_kind_is_refused_with_those_that_can_be_read(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "yolos"}))
     with pytest.raises(ConfigError, match=r"kind 'yolos', .*d_fine.*rf_detr.*rt_detr"):
-        describe(Detect, make_spec(), ModelConfig(name=f"hf:{tmp_path}"))
+        Detect.hosts.complete_spec(make_spec(), ModelConfig(name=f"hf:{tmp_path}"))
 
 
 def test_a_strangers_spec_is_checked_before_anything_is_built() -> None:
@@ -106,8 +101,8 @@ def test_images_are_normalised_as_the_folder_says(tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["rt_detr", "d_fine", "rf_detr", "lw_detr", "deformable_detr"])
 def test_every_kind_of_detector_learns_and_answers(tmp_path, kind) -> None:
     spec, config = make_spec(), ModelConfig(name=f"hf:{save_detector(tmp_path, kind)}")
-    describe(Detect, spec, config)
-    model: Any = Detect.create_model(config, spec)
+    Detect.hosts.complete_spec(spec, config)
+    model: Any = Detect.hosts.create_model(config, spec)
     truth = Objects(
         torch.tensor([[[4.0, 4.0, 30.0, 30.0]], [[0.0, 0.0, 0.0, 0.0]]]),
         torch.tensor([[1], [-1]]),  # nothing is in the second image
@@ -155,8 +150,8 @@ def test_a_segmenter_is_told_of_the_classes_in_an_image_and_not_of_what_counts_n
 @pytest.mark.parametrize("kind", ["mask2former", "maskformer"])
 def test_every_kind_of_segmenter_learns_and_answers(tmp_path, kind) -> None:
     spec, config = make_spec("segment"), ModelConfig(name=f"hf:{save_segmenter(tmp_path, kind)}")
-    describe(Segment, spec, config)
-    model: Any = Segment.create_model(config, spec)
+    Segment.hosts.complete_spec(spec, config)
+    model: Any = Segment.hosts.create_model(config, spec)
     mask = torch.zeros(2, 64, 64, dtype=torch.int64)
     mask[0, :32], mask[1] = 1, -1  # nothing of the second image counts
     loss, logits = model.train().losses(torch.randn(2, 3, 64, 64), mask)

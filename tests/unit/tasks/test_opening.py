@@ -4,20 +4,22 @@ import pytest
 
 from saccade.config import AugmentConfig, LossConfig, TrainConfig
 from saccade.data.table import Table
-from saccade.tasks import TASKS, Classify, Regress, Task
+from saccade.tasks import TASKS, Classify, Reader, Regress, Task
 from saccade.tasks.opening import read_by_layout
 
 
-class Bright(Task):
+class BrightReader(Reader):
     """Knows one column of numbers by its name."""
 
-    @classmethod
-    def claims(cls, table):
+    def claims(self, table):
         return table.find(["bright"]) is not None
 
-    @classmethod
-    def read_table(cls, table, options):
+    def read_table(self, table):
         return "bright"
+
+
+class Bright(Task):
+    reader = BrightReader
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def bright(monkeypatch):
 
 def test_a_task_that_knows_its_column_comes_before_the_one_for_any_numbers(bright, tmp_path):
     table = Table(tmp_path / "a.csv", {"path": ["a", "b"], "bright": ["0.1", "0.7"]}, [True, True])
-    assert Regress.claims(table)
+    assert Regress.reader_for().claims(table)
     assert read_by_layout(table) == "bright"
 
 

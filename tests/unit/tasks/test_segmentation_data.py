@@ -113,7 +113,7 @@ def test_class_that_no_mask_has_is_told(tmp_path):
     data = opened(root)
     spec = _spec(data)
     task = choose_task("segment")
-    task.kind.complete_spec(spec, data, task.options, ModelConfig())
+    task.complete_spec(spec, data, ModelConfig())
     assert any("'nothing'" in note for note in spec.notes)
     report = check_data(str(root))
     assert report.counted == "pixels"
@@ -131,7 +131,7 @@ def test_class_that_is_not_validated_is_told(tmp_path):
     data = opened(root)
     spec = _spec(data)
     task = choose_task("segment")
-    task.kind.complete_spec(spec, data, task.options, ModelConfig())
+    task.complete_spec(spec, data, ModelConfig())
     assert [note.partition(";")[0] for note in spec.notes] == [
         "no pixel of the training masks is of 'nothing'",
         "no pixel of the validation masks is of 'band'",

@@ -54,9 +54,7 @@ def test_heads_train_and_come_back_with_their_tokenizer(cola, request, tmp_path,
     assert done.score == pytest.approx(matthews(scores.columns["pair"]))
     model, spec = load_model(tmp_path / "run")
     reading = Reading.of(spec)
-    data = saccade.tasks.ClassifyText.open(
-        Run.open(tmp_path / "run").config().data, saccade.tasks.ClassifyText.Options()
-    )
+    data = saccade.tasks.ClassifyText.reader_for().open(Run.open(tmp_path / "run").config().data)
     encode = saccade.tasks.ClassifyText.codec(spec).encoder()
     task = saccade.tasks.ClassifyText.build(model, spec).eval()
     batch = encode.collate([encode(data.val.sample(n)) for n in range(len(data.val))])

@@ -92,7 +92,7 @@ class Probes:
         usual = {
             name: config
             for name, config in long.items()
-            if not self.cache.open(config)[0].kind.builds(config.model.name)
+            if not self.cache.open(config)[0].kind.hosts.builds(config.model.name)
         }
         if not usual:
             return []

@@ -137,7 +137,7 @@ def count_macs(task: Task, batch: Batch) -> int | None:
 def _one_sample(parts: Parts) -> Batch:
     """Return a blank image, or a sample of another kind as it is validated on."""
     spec = parts.spec
-    if find_task(spec.task).reads == "image":
+    if find_task(spec.task).reader.reads == "image":
         return {"image": torch.zeros(1, spec.in_chans, spec.img_size, spec.img_size)}
     return parts.feed.expanding.plain(next(iter(parts.validation.batches())))
 

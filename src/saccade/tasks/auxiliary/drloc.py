@@ -121,7 +121,7 @@ class RelativeLocalization(Around):
         self.features = features if callable(features) else None
         if self.features is not None and type(self.base) is not Classify:
             raise ValueError("features= as a function takes the place of calling the model; within a task give a path")
-        self.reader = GridReader(
+        self.grid_reader = GridReader(
             find_host(self.model, blocks=blocks, grid=grid, prefix_tokens=prefix_tokens, layout=layout),
             grids,
             norm=recipe.norm if norm is None else norm,
@@ -137,14 +137,14 @@ class RelativeLocalization(Around):
                 hidden_dim=hidden_dim,
                 third_layer=third_layer,
             )
-            for source in self.reader.sources
+            for source in self.grid_reader.sources
         )
         # A tensor, so that a new weight needs no new compilation.
         self.register_buffer("strength", torch.tensor(float(self.weight)), persistent=False)
         move_like(self.locators, self.model)
         self.strength = self.strength.to(next(self.locators.parameters()).device)
         if self.features is None:
-            self.reader.listen()
+            self.grid_reader.listen()
 
     def loss(
         self,
@@ -175,10 +175,10 @@ class RelativeLocalization(Around):
             result = self.base.score(answer, batch.get("target"))
             heard: list[Tensor | None] = [features]
         else:
-            with self.reader.hear() as heard:
+            with self.grid_reader.hear() as heard:
                 result = self.base(batch, generator=generator, **draws)
         size = (images.shape[-2], images.shape[-1])
-        found = [self.reader.read(index, features, size) for index, features in enumerate(heard)]
+        found = [self.grid_reader.read(index, features, size) for index, features in enumerate(heard)]
         if pairs is None:
             pairs = self._draw(images.shape[0], device=found[0].tokens.device, generator=generator)
         elif pairs.ndim != 4 or len(pairs) != len(found):
@@ -214,7 +214,7 @@ class RelativeLocalization(Around):
 
     def release(self) -> None:
         """Take the task's listeners off the host; it cannot localize any more."""
-        self.reader.release()
+        self.grid_reader.release()
 
     def _draw(self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None) -> Tensor:
         count = len(self.locators)
@@ -229,7 +229,7 @@ class RelativeLocalization(Around):
             tokens, grid, skip = x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0
         if grid[0] * grid[1] < 2:
             raise HostError(
-                f"{self.reader.host.name} leaves a grid of one cell, in which there is nothing to localize; give "
+                f"{self.grid_reader.host.name} leaves a grid of one cell, in which there is nothing to localize; give "
                 "larger images, or choose a finer grid by grids='stages' or features="
             )
         pairs = pairs % (grid[0] * grid[1])
@@ -245,11 +245,13 @@ class RelativeLocalization(Around):
     def _classes(self, source: "Source", cells: int | Grid | None) -> tuple[int, int]:
         """Return how many offsets there are along rows and columns."""
         if cells is None:
-            grid, size, stride = self.reader.host.grid, image_size(self.model), source.stride
+            grid, size, stride = self.grid_reader.host.grid, image_size(self.model), source.stride
             if grid is None and size is not None and stride is not None:
                 grid = (-(-size[0] // stride), -(-size[1] // stride))
             if grid is None:
-                raise HostError(f"{self.reader.host.name} does not tell its grid; for loss={self.kind!r} pass cells=")
+                raise HostError(
+                    f"{self.grid_reader.host.name} does not tell its grid; for loss={self.kind!r} pass cells="
+                )
             cells = pooled_grid(grid, self.pool)
             if self.pool is not None:  # images of other sizes, up to twice as wide as high, leave no larger grid
                 most = 2 * self.pool

@@ -106,12 +106,12 @@ class TokenLabelling(Taught):
         self.cls_weight, self.dense_weight, self.smoothing = cls_weight, dense_weight, smoothing
         self.mix_token, self.ground_truth, self.grid = mix_token, ground_truth, grid
         self.features = features if callable(features) else None
-        self.reader: GridReader | None = None
+        self.grid_reader: GridReader | None = None
         self.aux_head: nn.Linear | None = None
         if not hasattr(model, "forward_token_label") or getattr(model, "aux_head", None) is None:
             has_norm = norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
             host = find_host(model, grid=grid, prefix_tokens=prefix_tokens, layout=layout)
-            self.reader = GridReader(
+            self.grid_reader = GridReader(
                 host,
                 "last",
                 norm=has_norm if norm is None else norm,
@@ -120,11 +120,11 @@ class TokenLabelling(Taught):
                 prefix_tokens=prefix_tokens,
                 layout=layout,
             )
-            self.aux_head = nn.Linear(self.reader.sources[0].dim, self.num_classes)
+            self.aux_head = nn.Linear(self.grid_reader.sources[0].dim, self.num_classes)
             init_linear(self.aux_head)
             move_like(self.aux_head, model)
             if self.features is None:
-                self.reader.listen()
+                self.grid_reader.listen()
 
     def loss(
         self,
@@ -179,7 +179,7 @@ class TokenLabelling(Taught):
     def run(self, images: Tensor, place: Tensor | None) -> tuple[TokenLabelOutput, tuple[int, int]]:
         """Run the model on images mixed by a box, if any, and return its logits, its tokens' logits and their grid."""
         size = (images.shape[-2], images.shape[-1])
-        if self.reader is None:
+        if self.grid_reader is None:
             model: Any = self.model
             output = model.forward_token_label(images, box=NO_BOX if place is None else place)
             return output, _own_grid(model, size, output.tokens.shape[1])
@@ -192,10 +192,10 @@ class TokenLabelling(Taught):
         if self.features is not None:
             answer, features = self.features(self.model, images)
         else:
-            with self.reader.hear() as heard:
+            with self.grid_reader.hear() as heard:
                 answer = self.model(images)
             features = heard[0]
-        found = self.reader.read(0, features, size)
+        found = self.grid_reader.read(0, features, size)
         patch_tokens = found.tokens[:, found.skip :].to(self.aux_head.weight.dtype)
         tokens = self.aux_head(patch_tokens).mT.unflatten(2, found.grid)  # B, classes, H, W
         tokens = swap_box(tokens, box).flatten(2).mT
@@ -226,21 +226,21 @@ class TokenLabelling(Taught):
 
     def release(self) -> None:
         """Take the task's listeners off the host; its tokens cannot be read any more."""
-        if self.reader is not None:
-            self.reader.release()
+        if self.grid_reader is not None:
+            self.grid_reader.release()
 
     def _place(self, place: Tensor, size: tuple[int, int]) -> tuple[TokenBox, tuple[int, int]]:
         """Return the box on the tokens' grid, and a token's height and width in pixels."""
-        assert self.reader is not None
-        stride = self.reader.sources[0].stride
+        assert self.grid_reader is not None
+        stride = self.grid_reader.sources[0].stride
         if self.grid is not None:
             cell = (size[0] // self.grid[0], size[1] // self.grid[1])
         elif stride is not None:
             cell = (stride, stride)
         else:
             raise HostError(
-                f"{self.reader.host.name} does not tell how many pixels apart its tokens are, which mixing needs; pass "
-                "grid=(rows, columns) of its tokens, or mix_token=False"
+                f"{self.grid_reader.host.name} does not tell how many pixels apart its tokens are, which mixing needs; "
+                "pass grid=(rows, columns) of its tokens, or mix_token=False"
             )
         # A host that pads has one row or column more, which the box then leaves out.
         return place_box(place, (max(size[0] // cell[0], 1), max(size[1] // cell[1], 1))), cell

@@ -11,18 +11,19 @@ from torch import Tensor, nn
 from ...config import ConfigError, LossConfig
 from ...data.feed import Batch
 from ...data.spec import InputSpec
-from ...data.table import LABELS, Table, read_classes
-from ...data.targets import Counts, Targets
+from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ...layers.second_order import SecondOrder
 from ..codec import Codec
 from ..metric import MetricSpec
 from ..presenter import Presenter
+from ..reader import Reader
 from ..registering import register_task
 from ..task import Task
 from .codec import ClassCodec, OneOfCodec
 from .metrics import ClassificationMetrics, metric_specs
 from .presenter import ClassificationPresenter, OneOfPresenter
+from .reader import ClassReader
 
 
 class OneOf(Task):
@@ -44,7 +45,7 @@ class Classify(OneOf):
 
     primary = "top1"
     running = ("top1",)
-    rank = 10
+    reader: ClassVar[type[Reader]] = ClassReader
     codec: ClassVar[type[Codec]] = ClassCodec
     presenter: ClassVar[type[Presenter]] = ClassificationPresenter
 
@@ -56,16 +57,6 @@ class Classify(OneOf):
             raise ValueError(f"label_smoothing={label_smoothing} was given; it is a share, from 0 to below 1")
         self.label_smoothing = label_smoothing
         self.register_buffer("class_weights", class_weights, persistent=False)
-
-    @classmethod
-    def claims(cls, table: Table) -> bool:
-        """Tell whether there is a column of labels."""
-        return table.find(LABELS) is not None
-
-    @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:
-        """Return the classes of a column of labels."""
-        return read_classes(table)
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:

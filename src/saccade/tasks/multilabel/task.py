@@ -3,27 +3,23 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import ConfigError, LossConfig, ModelConfig
+from ...config import ConfigError, LossConfig
 from ...data.feed import Batch
-from ...data.open import Data
-from ...data.source import Stream
-from ...data.spec import InputSpec, are_numbers
-from ...data.table import Table
-from ...data.targets import Counts, Targets
+from ...data.spec import InputSpec
+from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .codec import MultilabelCodec
-from .data import claims, read_labels
 from .metrics import MultilabelMetrics, metric_specs
 from .presenter import MultilabelPresenter
+from .reader import MultilabelReader
 
 
 @dataclass(frozen=True)
@@ -55,9 +51,10 @@ class Multilabel(Task):
     """
 
     primary = "map"
+    reader = MultilabelReader
     codec = MultilabelCodec
     Options = MultilabelOptions
-    asked_by, read_by = (), ("columns",)
+    asked_by = ()
     presenter = MultilabelPresenter
 
     positive_weights: Tensor | None
@@ -71,31 +68,6 @@ class Multilabel(Task):
     ) -> None:
         super().__init__(model, options=options)
         self.register_buffer("positive_weights", positive_weights, persistent=False)
-
-    @classmethod
-    def claims(cls, table: Table) -> bool:
-        """Tell whether there is a column `labels`, or several columns of 0 and 1."""
-        return claims(table)
-
-    @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:
-        """Return the labels of a table's rows."""
-        return read_labels(table, options.columns)
-
-    @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
-        """Keep how often labels are there, which is what chance would reach."""
-        if not isinstance(data.train, Stream):
-            spec.extra["prevalence"] = round(float(np.mean(data.train.counts() / max(len(data.train), 1))), 6)
-
-    @classmethod
-    def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse thresholds that are not one share a label."""
-        limits = spec.extra.get("thresholds")
-        if limits is not None and not are_numbers(limits, len(spec.outputs)):
-            raise ValueError(f"thresholds are {len(spec.outputs)} numbers, one a label")
-        if not are_numbers([spec.extra.get("prevalence", 0.0)], 1):
-            raise ValueError("prevalence is a number")
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:

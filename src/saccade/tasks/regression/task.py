@@ -3,27 +3,23 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import ConfigError, LossConfig, ModelConfig, TrainConfig, leave_out
+from ...config import ConfigError, LossConfig, TrainConfig, leave_out
 from ...data.feed import Batch
-from ...data.open import Data
-from ...data.source import Stream
-from ...data.spec import InputSpec, are_numbers
-from ...data.table import Table
-from ...data.targets import Counts, Targets
+from ...data.spec import InputSpec
+from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .codec import RegressionCodec
-from .data import claims, read_numbers
 from .metrics import RegressionMetrics, metric_specs
 from .presenter import RegressionPresenter
+from .reader import RegressionReader
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,10 @@ class Regress(Task):
     """
 
     primary = "mae"
-    rank = 90  # any column of numbers will do
+    reader = RegressionReader
     codec = RegressionCodec
     Options = RegressOptions
-    asked_by, read_by = ("loss",), ("columns",)
+    asked_by = ("loss",)
     presenter = RegressionPresenter
 
     mean: Tensor
@@ -71,38 +67,11 @@ class Regress(Task):
         self.register_buffer("std", torch.ones(1) if std is None else std, persistent=False)
 
     @classmethod
-    def claims(cls, table: Table) -> bool:
-        """Tell whether a list has numbers and no labels."""
-        return claims(table)
-
-    @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:
-        """Return the numbers of a table's rows."""
-        return read_numbers(table, options.columns)
-
-    @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for classes."""
         if config.loss.class_weights != "none":
             raise ConfigError("loss.class_weights was given; numbers have no classes: leave it out")
         return leave_out(config, ("mixup", "cutmix"), "numbers are no classes")
-
-    @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
-        """Keep mean and deviation of the training numbers, by which answers are read."""
-        if isinstance(data.train, Stream):
-            raise ConfigError("the task regress needs samples that can be listed; give a CSV or Parquet list")
-        rows = data.train.targets.rows.astype(np.float64)
-        spec.extra |= {
-            "mean": [float(f"{value:.9g}") for value in rows.mean(0)],
-            "std": [float(f"{max(value, 1e-12):.9g}") for value in rows.std(0)],
-        }
-
-    @classmethod
-    def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse a scale that is not one mean and one deviation a column."""
-        if not all(are_numbers(spec.extra.get(name), len(spec.outputs)) for name in ("mean", "std")):
-            raise ValueError(f"mean and std of the numbers are {len(spec.outputs)} numbers each, one a column")
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from ...config import ConfigError, ModelConfig
 from ...data.spec import InputSpec
 from ...plugins.pretrained import RECORD, from_pretrained, import_transformers, recorded_plugins
 from ..hosting import PREFIX
-from ..hosts import build_host, explained, quietly, safe
+from ..huggingface import build_host, explained, quietly, safe
+from .hosts import TextHosts
 from .task import ClassifyText
 
 ARCHITECTURE = "ForSequenceClassification"  # the end of the name of one that has been trained to classify
@@ -32,9 +33,9 @@ def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
     outputs = _classes(target, config)
     spec = InputSpec(outputs, **IMAGES, task=ClassifyText.name, extra={"metric": "accuracy", "columns": ["text"]})
     how = {"max_length": None, "truncate": False, "scratch": False}
-    ClassifyText.describe_model(spec, ModelConfig(name=name), how, pair=False)
+    TextHosts.describe_model(spec, ModelConfig(name=name), how, pair=False)
     if not getattr(config, RECORD, None):
-        return build_host(spec, kind=ClassifyText.host_kind, weights=name, whole=True).eval(), spec
+        return build_host(spec, kind=TextHosts.host_kind, weights=name, whole=True).eval(), spec
     if not Path(name).is_dir():
         raise ConfigError(
             f"{target} has plug-ins of saccade, which come with a folder alone; fetch it and give hf:FOLDER"

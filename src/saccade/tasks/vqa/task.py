@@ -7,24 +7,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...config import ConfigError, DataConfig, ModelConfig, TrainConfig
+from ...config import ConfigError, TrainConfig
 from ...data.feed import Batch
-from ...data.open import Data
 from ...data.spec import InputSpec
 from ...layers.numerics import upcast
 from ..classification.task import OneOf, read_logits
 from ..metric import PLACE, Metrics, MetricSpec
 from ..registering import register_task
-from ..text.hosted import OnHuggingFace
+from ..text.hosts import adapt_host
 from ..text.tokens import INPUTS
 from .codec import QuestionCodec
-from .data import AnswerTargets, VqaOptions, open_questions
+from .data import VqaOptions
 from .encoding import embed_whole
+from .hosts import QuestionHosts
 from .presenter import QuestionPresenter
+from .reader import QuestionReader
 
 
 @register_task("vqa")
-class AnswerQuestions(OnHuggingFace, OneOf):
+class AnswerQuestions(OneOf):
     """A model of Hugging Face that reads a question and an image, such as ViLT, under binary cross-entropy.
 
     Args:
@@ -33,34 +34,21 @@ class AnswerQuestions(OnHuggingFace, OneOf):
 
     primary = "score"
     running = ("score",)
+    reader, hosts = QuestionReader, QuestionHosts
     codec = QuestionCodec
     presenter = QuestionPresenter
     Options = VqaOptions
-    asked_by, read_by = (), ("answers",)
-    reads = "question"
-    host_kind = "VISUAL_QUESTION_ANSWERING"
+    asked_by = ()
+    recipe = "text"
 
     # From data to a batch
-
-    @classmethod
-    def open(cls, config: DataConfig, options: VqaOptions) -> Data:
-        """Open questions about images."""
-        return open_questions(config, options)
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave images whole, and steps uncompiled: questions are read with their images, file by file."""
         if config.loss.class_weights != "none" or config.loss.smoothing:
             raise ConfigError("loss.class_weights or loss.smoothing was given; answers are weighed by their own shares")
-        return cls.adapt_host(config, compile=False, graphs=False), []
-
-    @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
-        """Keep the model's configuration and its tokenizer."""
-        targets = data.val.targets
-        assert isinstance(targets, AnswerTargets)
-        cls.describe_model(spec, model, dict(targets.how), pair=False)
-        spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
+        return adapt_host(config, compile=False, graphs=False), []
 
     # In training
 

@@ -10,8 +10,8 @@ from torch import nn
 from ...config import AugmentConfig, ConfigError, ModelConfig, TrainConfig
 from ...data.spec import InputSpec
 from ...plugins.pretrained import import_transformers
-from ..hosts import build_host, describe_host, explained, quietly, read_config, refuse_checkpoint, safe
-from ..task import Task
+from ..hosts import Hosts
+from ..huggingface import build_host, describe_host, explained, quietly, read_config, refuse_checkpoint, safe
 from .tokens import Reading, open_tokenizer
 
 VOCABULARIES = (
@@ -20,32 +20,24 @@ VOCABULARIES = (
 LONGEST = 1_000_000  # tokens; a tokenizer that says more says nothing
 
 
-class OnHuggingFace(Task):
-    """A task whose model is a folder or a name on Hugging Face, with its tokenizer.
+class TextHosts(Hosts):
+    """Builds a model from a folder or a name on Hugging Face, with its tokenizer.
 
     Attributes:
         host_kind: of the mapping of transformers that has to know the model.
     """
 
-    recipe = "text"
-    own_models = True
-    host_kind: ClassVar[str]
-
-    @classmethod
-    def adapt_host(cls, config: TrainConfig, **engine: Any) -> TrainConfig:
-        """Return settings without what is made for images and timm's models."""
-        refuse_checkpoint(config.model)
-        return replace(
-            config,
-            model=replace(config.model, options={}, drop_path=None, pretrained=True),
-            augment=AugmentConfig(crop="none", flip=0.0),
-            engine=replace(config.engine, channels_last=False, **engine),
-        )
+    host_kind: ClassVar[str] = "SEQUENCE_CLASSIFICATION"
 
     @classmethod
     def find_model(cls, name: str) -> str:
         """Return a folder or a name as it is; it is opened when it is needed."""
         return name
+
+    @classmethod
+    def builds(cls, name: str) -> bool:
+        """Tell that none of its models is one of timm's."""
+        return True
 
     @classmethod
     def describe_model(cls, spec: InputSpec, config: ModelConfig, how: Mapping[str, Any], *, pair: bool) -> int:
@@ -73,6 +65,17 @@ class OnHuggingFace(Task):
         """Refuse a spec that no text can be read by."""
         Reading.of(spec)
         read_config(spec, kind=cls.host_kind)
+
+
+def adapt_host(config: TrainConfig, **engine: Any) -> TrainConfig:
+    """Return settings without what is made for images and timm's models."""
+    refuse_checkpoint(config.model)
+    return replace(
+        config,
+        model=replace(config.model, options={}, drop_path=None, pretrained=True),
+        augment=AugmentConfig(crop="none", flip=0.0),
+        engine=replace(config.engine, channels_last=False, **engine),
+    )
 
 
 def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:

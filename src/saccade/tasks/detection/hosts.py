@@ -1,0 +1,44 @@
+"""Detectors: a backbone of timm's with a head, or a model of Hugging Face."""
+
+from typing import Any
+
+from torch import nn
+
+from ...config import ConfigError, ModelConfig
+from ...data.spec import InputSpec
+from ..hosting import TransformersHosts
+from ..segmentation.pyramid import any_size_options
+from .detector import Detector
+from .hosted import HostedDetector
+
+DEFAULT_HEAD = "mask_rcnn"
+
+
+class DetectionHosts(TransformersHosts):
+    """Builds detectors."""
+
+    host_kind, host = "OBJECT_DETECTION", HostedDetector
+
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
+        """Let the backbone take images of any size."""
+        return any_size_options(name)
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
+        """Return a detector of a backbone; a model of Hugging Face is one already."""
+        if isinstance(model, HostedDetector):
+            spec.extra.setdefault("overlap", model.overlap)
+            spec.extra["masks"] = False
+            return model
+        if config.probe:
+            raise ConfigError(
+                "model.probe was asked for; it is for classifiers: a detector's head is trained as a whole"
+            )
+        masks = bool(spec.extra.get("masks"))
+        made = Detector(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs), masks=masks)
+        spec.extra.setdefault("overlap", made.head.overlap)
+        made.head.kept = max(made.head.kept, int(spec.extra.get("kept", 0)))
+        spec.extra["masks"] = made.head.mask_side > 0
+        made.head.halve_anchors(int(spec.extra.get("halvings", 0)))
+        return made

@@ -1,0 +1,39 @@
+"""Labels in columns of a list."""
+
+import numpy as np
+
+from ...config import ModelConfig
+from ...data.open import Data
+from ...data.source import Stream
+from ...data.spec import InputSpec, are_numbers
+from ...data.table import Table
+from ...data.targets import Targets
+from ..reader import Reader
+from .data import claims, read_labels
+
+
+class MultilabelReader(Reader):
+    """Reads labels."""
+
+    read_by = ("columns",)
+
+    def claims(self, table: Table) -> bool:
+        """Tell whether there is a column `labels`, or several columns of 0 and 1."""
+        return claims(table)
+
+    def read_table(self, table: Table) -> Targets:
+        """Return the labels of a table's rows."""
+        return read_labels(table, self.options.columns)
+
+    def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
+        """Keep how often labels are there, which is what chance would reach."""
+        if not isinstance(data.train, Stream):
+            spec.extra["prevalence"] = round(float(np.mean(data.train.counts() / max(len(data.train), 1))), 6)
+
+    def check_spec(self, spec: InputSpec) -> None:
+        """Refuse thresholds that are not one share a label."""
+        limits = spec.extra.get("thresholds")
+        if limits is not None and not are_numbers(limits, len(spec.outputs)):
+            raise ValueError(f"thresholds are {len(spec.outputs)} numbers, one a label")
+        if not are_numbers([spec.extra.get("prevalence", 0.0)], 1):
+            raise ValueError("prevalence is a number")

@@ -1,0 +1,58 @@
+"""Segmenters: a backbone of timm's with a head, or a model of Hugging Face."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...config import ConfigError, ModelConfig
+from ...data.spec import InputSpec
+from ..hosting import TransformersHosts
+from .heads import Segmenter
+from .hosted import HostedSegmenter
+from .pyramid import any_size_options, fixed_side
+
+DEFAULT_HEAD = "upernet"
+
+
+class SegmentationHosts(TransformersHosts):
+    """Builds segmenters."""
+
+    host_kind, host = "UNIVERSAL_SEGMENTATION", HostedSegmenter
+
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
+        """Let the backbone take images of any size, or be made for one that its strides divide."""
+        side = fixed_side(name, spec.img_size)
+        return any_size_options(name) if side is None else {"img_size": side}
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
+        """Return a segmenter of a backbone; a model of Hugging Face is one already."""
+        if isinstance(model, HostedSegmenter):
+            return model
+        if config.probe:
+            raise ConfigError(
+                "model.probe was asked for; it is for classifiers: a segmenter's head is trained as a whole"
+            )
+        name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture", "")
+        side = fixed_side(name, spec.img_size) if name else None
+        side = side and config.options.get("img_size", side)
+        made = Segmenter(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs), side=side)
+        if side is not None:
+            _try_once(made, torch.zeros(1, spec.in_chans, side, side), name)
+        return made
+
+
+def _try_once(model: nn.Module, images: Tensor, name: str) -> None:
+    """Refuse a host of one size whose maps do not fit together; only its answer tells."""
+    try:
+        with torch.no_grad():
+            model.eval()(images)
+    except (RuntimeError, AssertionError) as error:
+        side = images.shape[-1]
+        raise ConfigError(
+            f"{name} gives no maps that a head can join at {side} x {side} pixels ({error}); choose another model, or "
+            "another --img-size"
+        ) from None
+    model.train()

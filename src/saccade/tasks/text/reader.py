@@ -1,0 +1,47 @@
+"""Texts and their classes, and what the spec keeps of them."""
+
+from ...config import ConfigError, DataConfig, ModelConfig
+from ...data.open import Data
+from ...data.spec import InputSpec
+from ...data.table import Table
+from ...data.targets import Targets
+from ..reader import Reader
+from .data import TextSource, TextTargets
+from .hosts import TextHosts
+from .reading import open_texts
+
+METRICS = ("accuracy", "matthews")
+
+
+class TextReader(Reader):
+    """Reads texts."""
+
+    reads = "text"  # lists are left to the tasks on images: texts are asked for with --task text
+    read_by = ("text", "pair", "label", "dev")
+
+    def read_table(self, table: Table) -> Targets:
+        """Refuse lists of images."""
+        raise table.refuse("what the task text reads, which is no list of images; `saccade train` checks texts itself")
+
+    def open(self, config: DataConfig) -> Data:
+        """Open texts and their classes."""
+        return open_texts(config, self.options)
+
+    def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
+        """Keep what the set is judged by, which columns its texts were in, the model's configuration and tokenizer."""
+        assert isinstance(data.train, TextSource)
+        targets = data.train.targets
+        assert isinstance(targets, TextTargets)
+        columns, most = list(targets.how["columns"]), targets.how["max_length"]
+        spec.extra |= {"metric": targets.metric, "columns": columns}
+        limit = TextHosts.describe_model(spec, model, targets.how, pair=len(columns) == 2)
+        if most and most > limit:
+            raise ConfigError(f"max_length = {most} was given; {model.name} takes texts of at most {limit} tokens")
+
+    def check_spec(self, spec: InputSpec) -> None:
+        """Refuse a spec that no text can be read by."""
+        if spec.extra.get("metric") not in METRICS:
+            raise ValueError(f"its spec is judged by none of {', '.join(METRICS)}")
+        columns = spec.extra.get("columns")
+        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+            raise ValueError("its spec does not name the columns of its texts")

@@ -1,0 +1,26 @@
+"""Questions about images and their answers, and what the spec keeps of them."""
+
+from ...config import DataConfig, ModelConfig
+from ...data.open import Data
+from ...data.spec import InputSpec
+from ..reader import Reader
+from .data import AnswerTargets, open_questions
+from .hosts import QuestionHosts
+
+
+class QuestionReader(Reader):
+    """Reads questions."""
+
+    reads = "question"
+    read_by = ("answers",)
+
+    def open(self, config: DataConfig) -> Data:
+        """Open questions about images."""
+        return open_questions(config, self.options)
+
+    def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
+        """Keep the model's configuration and its tokenizer."""
+        targets = data.val.targets
+        assert isinstance(targets, AnswerTargets)
+        QuestionHosts.describe_model(spec, model, dict(targets.how), pair=False)
+        spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
