@@ -149,7 +149,7 @@ def _taught(
     settings = choice.kind.arguments(spec, choice.options, loss, counts)
     with _options_explained(name, options):
         task: Task = made(model, **{**settings, **_labels(name, options, spec)})
-    task.spec, task.primary = spec, choice.kind.primary_of(spec)  # type: ignore[misc]
+    task.spec, task.primary = spec, choice.kind.metrics.primary_of(spec)
     if loss.smoothing and isinstance(task, TokenLabelling) and not task.learns_targets:
         spec.notes.append(
             f"loss.smoothing = {loss.smoothing:g} changes nothing: the labels are the teacher's, smoothed by "

@@ -44,8 +44,8 @@ def save_scores(
     tensors = dict(columns)
     tensors |= {PLACE: places, NAMES: torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)}
     kind = find_task(spec.task)
-    metrics = [one.to_dict() for one in kind.metric_specs(spec)]
-    about = {"spec": spec.brief(), "metrics": metrics, "primary": kind.primary_of(spec)}
+    metrics = [one.to_dict() for one in kind.metrics.metric_specs(spec)]
+    about = {"spec": spec.brief(), "metrics": metrics, "primary": kind.metrics.primary_of(spec)}
     save_tensors(path, tensors, metadata={"saccade": json.dumps(about)})
 
 
@@ -56,7 +56,7 @@ def read_scores(path: Path) -> Scores:
             about: dict[str, Any] = json.loads((opened.metadata() or {})["saccade"])
             columns = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, it is no mapping
         spec = InputSpec.from_dict(about["spec"])
-        metrics = {one.name: one for one in find_task(spec.task).metric_specs(spec) if one.column in columns}
+        metrics = {one.name: one for one in find_task(spec.task).metrics.metric_specs(spec) if one.column in columns}
         names = columns.pop(NAMES).tobytes().decode().split("\0")[:-1]
         return Scores(columns, columns.pop(PLACE), tuple(names), metrics, about["primary"])
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:

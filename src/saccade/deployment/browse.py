@@ -110,7 +110,7 @@ def _score(summary: dict[str, Any]) -> dict[str, Any]:
     spec = InputSpec(tuple(outputs) if isinstance(outputs, list) else (), 3, 1, [], [])
     try:
         kind = find_task(str(summary.get("task", spec.task)))
-        metric = kind.metric(str(summary.get("primary", kind.primary)), spec)
+        metric = kind.metrics.metric(str(summary.get("primary", kind.metrics.primary)), spec)
     except (ValueError, KeyError, NotImplementedError):  # of a task that is not known here, or gives no such number
         return {}
     value = None if metric is None else summary.get(f"val_{metric.name}")

@@ -46,7 +46,7 @@ def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
     if evidence.targets is None:
         return None
     task = find_task(spec.task).build(nn.Identity(), spec)
-    metric, metrics = task.primary_metric(spec), task.metrics()
+    metric, metrics = task.metrics.primary_metric(spec), task.metrics(spec)
     for places in torch.arange(len(evidence.samples)).split(AT_ONCE):
         output = torch.from_numpy(raw(evidence.samples[places]))
         batch = {name: part[places] for name, part in evidence.targets.items()} | {PLACE: places}
@@ -169,7 +169,7 @@ class Judge:
 
     def __init__(self, eager: Raw, evidence: Evidence, spec: InputSpec, *, tolerance: float) -> None:
         self.eager, self.evidence, self.spec, self.tolerance = eager, evidence, spec, tolerance
-        self.metric = find_task(spec.task).primary_metric(spec)
+        self.metric = find_task(spec.task).metrics.primary_metric(spec)
         self.measured = measure(eager, evidence, spec)
 
     @property

@@ -101,7 +101,7 @@ class Judge:
             images: of the batch under that condition, uint8 B, C, H, W; None where samples have none.
         """
         if key not in self.metrics:
-            self.metrics[key] = self.model.task.metrics()
+            self.metrics[key] = self.model.task.metrics(self.model.task.spec)
         with torch.no_grad():
             self.metrics[key].update(*self.model.answer(batch, images))
 
@@ -117,11 +117,11 @@ class Judge:
     @property
     def primary(self) -> MetricSpec:
         """The metric that is measured under every condition."""
-        return self.model.loaded.task.primary_metric(self.model.spec)
+        return self.model.loaded.task.metrics.primary_metric(self.model.spec)
 
     def specs(self) -> dict[str, MetricSpec]:
         """Return the numbers that come first, in their order, with their meanings."""
-        found = {spec.name: spec for spec in self.model.loaded.task.metric_specs(self.model.spec)}
+        found = {spec.name: spec for spec in self.model.loaded.task.metrics.metric_specs(self.model.spec)}
         first = {self.primary.name: self.primary}
         mean = replace(self.primary, name=mean_name(self.primary.name), words=f"{self.primary.words}, corrupted")
         return first | found | {mean.name: mean}

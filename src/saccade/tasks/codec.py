@@ -1,11 +1,11 @@
 """The role of a task that makes tensors of samples, and answers of tensors: for training, and for exported graphs."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import AugmentConfig, LossConfig, TrainConfig
 from ..data.augment import Augment, Follow, keep_targets
@@ -65,6 +65,11 @@ class Codec:
         return None
 
     # What a model is asked, by an exported graph too
+
+    @staticmethod
+    def ask(model: nn.Module, batch: Batch) -> Any:
+        """Return what a model answers to a batch's inputs."""
+        return model(batch["image"])
 
     def graph_inputs(self) -> tuple[str, ...]:
         """Return the names of what a model is asked about, as a batch and an exported graph have them."""

@@ -1,13 +1,14 @@
 """What is measured of answers: a column of numbers or records, one a sample, and how they become one number."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..data.spec import InputSpec
 
 PLACE, GROUP = "place", "group"  # columns of every score file: the sample's place; the group it belongs to, if any
 
@@ -74,20 +75,51 @@ class MetricSpec:
         return {**found, "combine": kind, "column": self.column}
 
 
-class Metrics(ABC):
+class Metrics:
     """Collects what is measured of answers, batch by batch and over processes.
 
     Args:
+        spec: what goes into the model and what comes out of it; None where a task is used without one.
+
+    Attributes:
+        primary: name of the metric that a run is judged by.
         specs: the numbers it gives, the primary one among them.
     """
 
-    def __init__(self, specs: Sequence[MetricSpec]) -> None:
-        self.specs = tuple(specs)
+    primary: ClassVar[str] = "loss"
+
+    def __init__(self, spec: InputSpec | None) -> None:
+        self.spec = spec
+        self.specs = () if spec is None else tuple(self.metric_specs(spec))
         self.parts: list[dict[str, Tensor]] = []
         self.arrived: torch.cuda.Event | None = None  # when the last of them is on the CPU
         self.joined: dict[str, Tensor] | None = None
 
-    @abstractmethod
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return the numbers that answers are judged by."""
+        raise NotImplementedError
+
+    @classmethod
+    def primary_of(cls, spec: InputSpec) -> str:
+        """Return the name of the metric that a run on such samples is judged by."""
+        return cls.primary
+
+    @classmethod
+    def metric(cls, name: str, spec: InputSpec) -> MetricSpec | None:
+        """Return a metric by its name; None if there is none."""
+        return next((one for one in cls.metric_specs(spec) if one.name == name), None)
+
+    @classmethod
+    def primary_metric(cls, spec: InputSpec) -> MetricSpec:
+        """Return the metric that a run on such samples is judged by."""
+        found = cls.metric(cls.primary_of(spec), spec)
+        if found is None:
+            raise ValueError(
+                f"the task {spec.task} is judged by {cls.primary_of(spec)!r}, which is none of its metrics"
+            )
+        return found
+
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what is kept of each sample, B, ... by name.
 
@@ -95,6 +127,7 @@ class Metrics(ABC):
             answers: what `Task.answer` gave.
             batch: with the targets.
         """
+        raise NotImplementedError
 
     def update(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
         """Take the answers to a batch; a GPU hands them over while the next batch is asked about, or keeps them."""
@@ -137,9 +170,12 @@ class Metrics(ABC):
     def __len__(self) -> int:
         return len(self.columns[PLACE])
 
-    @abstractmethod
     def scores(self) -> dict[str, Tensor]:
         """Return a column for each metric's records, N, ..., and `group` where samples fall into groups."""
+        return {name: self.columns[name] for name in dict.fromkeys(spec.column for spec in self.specs)}
+
+    def settle(self) -> None:
+        """Take from the validation answers of a finished run what reading answers needs, into the spec."""
 
     def compute(self) -> dict[str, float]:
         """Return every number by its name."""

@@ -2,9 +2,10 @@
 
 ROLES = {
     "reader": "claims read_table open complete_spec options_of reads rank read_by",
-    "codec": "encoder mixed_targets expander own_batches graph_inputs pack unpack stack read_output unframe gap "
+    "codec": "encoder mixed_targets expander own_batches graph_inputs pack unpack stack read_output unframe gap ask "
     "output target_names",
     "hosts": "find_model builds create_model model_options add_head own_models",
+    "metrics": "metric_specs metric primary_of primary_metric settle primary",
     "presenter": "describe table_head table_rows paint line_record served_record same page outputs_key masks boxes",
 }  # fmt: skip
 

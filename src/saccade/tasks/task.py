@@ -17,7 +17,7 @@ from ..data.spec import InputSpec
 from ..data.targets import Counts
 from .codec import Codec
 from .hosts import Hosts
-from .metric import PLACE, Metrics, MetricSpec
+from .metric import PLACE, Metrics
 from .moved import refuse_earlier
 from .presenter import Presenter
 from .reader import Reader
@@ -37,12 +37,13 @@ class Task(nn.Module):
     Attributes:
         model: what is trained.
         name: of the task, by which it was registered.
-        primary: name of the metric that a run is judged by.
+        primary: name of the metric that the run is judged by.
         running: names of what `follow` counts while training.
         asked_by: options by which a trained model is asked, of a task that tells; None leaves it open.
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         reader: its `Reader`: whose data a table is, targets, what the spec keeps of them.
         codec: its `Codec`: samples as batches, raw answers as what they say, what exported graphs need.
+        metrics: its `Metrics`: what is measured of answers.
         presenter: its `Presenter`: answers in words, tables, records and drawings, and sections of reports.
         hosts: its `Hosts`: models that are none of timm's, and heads.
         recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
@@ -50,12 +51,12 @@ class Task(nn.Module):
     """
 
     name: ClassVar[str] = ""
-    primary: ClassVar[str] = "loss"
     running: ClassVar[tuple[str, ...]] = ()
     Options: ClassVar[type] = NoOptions
     asked_by: ClassVar[tuple[str, ...] | None] = None
     reader: ClassVar[type[Reader]] = Reader
     codec: ClassVar[type[Codec]] = Codec
+    metrics: ClassVar[type[Metrics]] = Metrics
     presenter: ClassVar[type[Presenter]] = Presenter
     hosts: ClassVar[type[Hosts]] = Hosts
     recipe: ClassVar[str] = "small"
@@ -63,6 +64,7 @@ class Task(nn.Module):
     largest: ClassVar[int | None] = None
 
     model: nn.Module
+    primary: str
     options: Any
     spec: InputSpec | None = None
 
@@ -76,6 +78,7 @@ class Task(nn.Module):
         if model is not None:
             self.model = model
         self.options = options or self.Options()
+        self.primary = self.metrics.primary
 
     @classmethod
     def reader_for(cls, options: Any = None) -> Reader:
@@ -93,11 +96,6 @@ class Task(nn.Module):
         """Return settings without what makes no sense for the task, and remarks on what was left out."""
         mixes = cls.codec.mixed_targets is not Codec.mixed_targets
         return (config, []) if mixes else leave_out(config, ("mixup", "cutmix"), f"{cls.name} mixes no targets")
-
-    @classmethod
-    def primary_of(cls, spec: InputSpec) -> str:
-        """Return the name of the metric that a run on such samples is judged by."""
-        return cls.primary
 
     def read_along(self, encode: Encoder) -> Encoder:
         """Return what makes tensors of training samples, with what the task needs to know of each besides."""
@@ -125,7 +123,7 @@ class Task(nn.Module):
             total: training samples, where they are known.
         """
         task = cls(model, **cls.arguments(spec, options, loss, Counts(counts, total)))
-        task.spec, task.primary = spec, cls.primary_of(spec)  # type: ignore[misc]
+        task.spec, task.primary = spec, cls.metrics.primary_of(spec)
         return task
 
     @classmethod
@@ -162,10 +160,6 @@ class Task(nn.Module):
         if draws:
             raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
 
-    def ask(self, batch: Batch) -> Any:
-        """Return what the model answers to a batch's inputs."""
-        return self.model(batch["image"])
-
     def learns_from(self) -> dict[str, str]:
         """Return what tells apart whatever the task learns from beside the samples, by what to call it."""
         return {}
@@ -196,23 +190,9 @@ class Task(nn.Module):
 
     # Of answers
 
-    @classmethod
-    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return the numbers that answers are judged by."""
-        raise NotImplementedError
-
-    @classmethod
-    def metric(cls, name: str, spec: InputSpec) -> MetricSpec | None:
-        """Return one of these by its name; None if there is none."""
-        return next((one for one in cls.metric_specs(spec) if one.name == name), None)
-
-    @classmethod
-    def primary_metric(cls, spec: InputSpec) -> MetricSpec:
-        """Return the one that a run on such samples is judged by."""
-        found = cls.metric(cls.primary_of(spec), spec)
-        if found is None:
-            raise ValueError(f"the task {cls.name} is judged by {cls.primary_of(spec)!r}, which is none of its metrics")
-        return found
+    def ask(self, batch: Batch) -> Any:
+        """Return what the model answers to a batch's inputs."""
+        return self.codec.ask(self.model, batch)
 
     def answer(self, batch: Batch) -> dict[str, Tensor]:
         """Return what the model says to each sample of a batch, "output" among it, in float32."""
@@ -222,12 +202,5 @@ class Task(nn.Module):
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return what a raw answer, B, ..., says to a batch, ready to be measured; that of an exported model, too."""
         return {"output": output}
-
-    def metrics(self) -> Metrics:
-        """Return what collects measurements of answers."""
-        raise NotImplementedError
-
-    def settle(self, metrics: Metrics) -> None:
-        """Take from the validation answers of a finished run what reading answers needs, into the spec."""
 
     # For people

@@ -183,7 +183,7 @@ class Loop(Step):
                 now = self.now()
                 self.limit.validated(now - begun, now=now, step=self.step)
             record |= {f"val_{name}": value for name, value in self.measured.compute().items()}
-            self.task.settle(self.measured)
+            self.measured.settle()
             self._judge(record[f"val_{self.primary.name}"])
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
@@ -388,7 +388,7 @@ def validate(task: Task, validation: Validation, expand: Expand, world: World) -
     """Ask a task about every validation sample and return what was measured, over all processes; all call this."""
     was_training = task.training
     task.eval()
-    metrics = task.metrics()
+    metrics = task.metrics(task.spec)
     with uncompiled():
         for batch in validation.batches():
             batch = expand.plain(batch)

@@ -190,7 +190,7 @@ def assemble(
         made = feed, validation
     feed, validation = made
     identity = identity_of(train, data.val, steps=feed.steps) | beside_of(task, spec)
-    metrics = choice.kind.metric_specs(spec), choice.kind.primary_metric(spec)
+    metrics = choice.kind.metrics.metric_specs(spec), choice.kind.metrics.primary_metric(spec)
     return Parts(data, spec, feed, validation, task, *metrics, identity)
 
 

@@ -304,7 +304,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
     """Write weights, scores, answers and the summary of a run that came to its end."""
     measured = loop.measured or loop.evaluate()
     metrics = {f"val_{name}": value for name, value in measured.compute().items()}
-    loop.task.settle(measured)
+    measured.settle()
     weights = loop.weights()
     primary = parts.primary
     trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)

@@ -74,7 +74,7 @@ def prepare_ground(
         kept = limit_samples(kept, limit)
         held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
     part = replace(data, train=kept, val=held, notes=())
-    return overlay(resolved, {"data.train_limit": None}), Ground(choice, part, choice.kind.primary_metric(spec))
+    return overlay(resolved, {"data.train_limit": None}), Ground(choice, part, choice.kind.metrics.primary_metric(spec))
 
 
 class Deadline(Console):

@@ -44,12 +44,18 @@ def relative_error(records):
 
 
 class HalfMetrics(Metrics):
-    def measure(self, answers, batch):
-        return {"answer": answers["output"], "truth": batch["target"]}
+    primary = "relative"
 
-    def scores(self):
-        off = (self.columns["answer"] - self.columns["truth"]).abs().sum(1)
-        return {"loss": off, "relative": torch.stack([off, self.columns["truth"].sum(1)], dim=1)}
+    @classmethod
+    def metric_specs(cls, spec):
+        return (
+            MetricSpec("loss", "loss", larger_is_better=False),
+            MetricSpec("relative", "relative error", larger_is_better=False, statistic=relative_error),
+        )
+
+    def measure(self, answers, batch):
+        off = (answers["output"] - batch["target"]).abs().sum(1)
+        return {"loss": off, "relative": torch.stack([off, batch["target"].sum(1)], dim=1)}
 
 
 class HalfPresenter(Presenter):
@@ -63,13 +69,8 @@ class HalfPresenter(Presenter):
 class Halves(Task):
     """A model that tells the brightness of both halves."""
 
-    primary = "relative"
     running = ("near",)
-    presenter = HalfPresenter
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
+    metrics, presenter = HalfMetrics, HalfPresenter
 
     def loss(self, batch, *, generator=None, **draws):
         output = self.ask(batch)
@@ -79,16 +80,6 @@ class Halves(Task):
 
     def follow(self, result, batch):
         return (((result["output"] - batch["truth"]).abs() < 0.1).all(1).sum(),)
-
-    @classmethod
-    def metric_specs(cls, spec):
-        return (
-            MetricSpec("loss", "loss", larger_is_better=False),
-            MetricSpec("relative", "relative error", larger_is_better=False, statistic=relative_error),
-        )
-
-    def metrics(self):
-        return HalfMetrics(self.metric_specs(self.spec))
 
 
 class Dim(Around):

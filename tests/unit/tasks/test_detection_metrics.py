@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from saccade.data.spec import InputSpec
 from saccade.tasks.detection.boxes import areas
 from saccade.tasks.detection.drawing import paste_masks
 from saccade.tasks.detection.metrics import (
@@ -16,7 +17,6 @@ from saccade.tasks.detection.metrics import (
     average_precision,
     average_recall,
     match_image,
-    metric_specs,
 )
 from saccade.tasks.detection.regions import box_mask, paint_objects
 
@@ -66,7 +66,7 @@ def numbered(one: dict[str, np.ndarray]) -> np.ndarray:
 
 def records_of(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np.ndarray:
     """Return what the metric keeps of a set."""
-    metrics = DetectionMetrics(metric_specs(["a", "b", "c"], masks=masks), masks=masks)
+    metrics = DetectionMetrics(InputSpec(("a", "b", "c"), 3, SIDE, [0.5] * 3, [0.5] * 3, extra={"masks": masks}))
     rows = []
     for one in drawn:
         answers = {

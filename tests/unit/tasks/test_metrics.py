@@ -8,7 +8,7 @@ from saccade.tasks.classification.metrics import ClassificationMetrics, calibrat
 def test_accuracy_is_the_share_of_predictions_that_are_kept_as_correct() -> None:
     logits = torch.randn(4000, 10, generator=torch.Generator().manual_seed(0)).bfloat16().float()  # many are equal
     assert (logits.topk(2, dim=1).values.diff(dim=1) == 0).sum() > 10
-    metrics = ClassificationMetrics(10)
+    metrics = ClassificationMetrics(None)
     metrics.update({"output": logits}, {"target": torch.arange(4000) % 10, "place": torch.arange(4000)})
     kept, found = metrics.predictions(), metrics.compute()
     assert found["top1"] == kept["correct"].double().mean().item()
@@ -18,7 +18,7 @@ def test_accuracy_is_the_share_of_predictions_that_are_kept_as_correct() -> None
 
 def test_samples_of_several_processes_come_together_in_the_order_of_their_places() -> None:
     logits, labels = torch.randn(9, 3), torch.arange(9) % 3
-    whole, first, second = (ClassificationMetrics(3) for _ in range(3))
+    whole, first, second = (ClassificationMetrics(None) for _ in range(3))
     whole.update({"output": logits}, {"target": labels, "place": torch.arange(9)})
     first.update({"output": logits[::2]}, {"target": labels[::2], "place": torch.arange(9)[::2]})
     second.update({"output": logits[1::2]}, {"target": labels[1::2], "place": torch.arange(9)[1::2]})
@@ -44,7 +44,7 @@ def test_calibration_error_is_the_mean_gap_of_confidence_and_accuracy_over_bins(
 def test_a_label_is_among_five_by_logits_and_of_equal_ones_by_its_place() -> None:
     logits = torch.tensor([[1.0, 1, 1, 1, 1, 1, 0], [9.0, 8, 7, 6, 5, 4, 3], [float("nan")] * 7])
     for label, expected in ((0, [1, 1, 0]), (4, [1, 1, 0]), (5, [0, 0, 0])):
-        metrics = ClassificationMetrics(7)
+        metrics = ClassificationMetrics(None)
         metrics.update({"output": logits}, {"target": torch.full((3,), label), "place": torch.arange(3)})
         assert metrics.scores()["top5"].tolist() == expected
         assert metrics.compute()["top5"] == sum(expected) / 3
@@ -52,7 +52,7 @@ def test_a_label_is_among_five_by_logits_and_of_equal_ones_by_its_place() -> Non
 
 def test_what_is_summed_up_batch_by_batch_is_what_is_kept() -> None:
     logits, labels = torch.randn(50, 8, generator=torch.Generator().manual_seed(1)), torch.arange(50) % 8
-    apart, whole = ClassificationMetrics(8), ClassificationMetrics(8)
+    apart, whole = ClassificationMetrics(None), ClassificationMetrics(None)
     for part in (slice(30, 50), slice(0, 30)):
         apart.update({"output": logits[part]}, {"target": labels[part], "place": torch.arange(50)[part]})
     whole.update({"output": logits}, {"target": labels, "place": torch.arange(50)})

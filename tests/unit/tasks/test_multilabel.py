@@ -199,7 +199,7 @@ def test_thresholds_are_never_chosen_on_the_samples_they_are_judged_by():
 
 
 def test_scores_combine_to_the_numbers():
-    metrics = MultilabelMetrics(metric_specs(0.3))
+    metrics = MultilabelMetrics(SPEC)
     logits, labels = torch.randn(30, 3, generator=RANDOM), torch.randint(0, 2, (30, 3), generator=RANDOM)
     metrics.update({"output": logits}, {"target": labels, "place": torch.arange(30)})
     scores = {name: value.numpy() for name, value in metrics.scores().items()}

@@ -17,7 +17,7 @@ from saccade.tasks import Segment
 from saccade.tasks.opening import choose_task
 from saccade.tasks.segmentation.heads import AveragePool
 from saccade.tasks.segmentation.losses import cross_entropy, dice, focal, hard_examples, mask_loss
-from saccade.tasks.segmentation.metrics import SegmentationMetrics, borders, metric_specs
+from saccade.tasks.segmentation.metrics import SegmentationMetrics, borders
 from saccade.training.recipes import configure
 
 SMALL = {"upernet": "upernet:width=16,aux=8", "fpn": "fpn:width=16,inner=32"}
@@ -217,7 +217,7 @@ def test_parts_of_a_batch_give_the_loss_of_the_whole():
 def test_mean_iou_equals_that_of_scikit_learns_confusion_matrix():
     draws = np.random.default_rng(0)
     truth, answer = draws.integers(-1, 4, (5, 20, 30)), draws.integers(0, 4, (5, 20, 30))
-    metrics = SegmentationMetrics(metric_specs("abcd"), 4)
+    metrics = SegmentationMetrics(make_spec("abcd"))
     for part in (slice(0, 2), slice(2, 5)):
         places = torch.arange(5)[part]
         answers = {"mask": torch.tensor(answer[part]), "loss": torch.zeros(len(places))}
@@ -235,7 +235,7 @@ def test_mean_iou_equals_that_of_scikit_learns_confusion_matrix():
 
 
 def test_class_that_is_nowhere_counts_in_no_mean():
-    metrics = SegmentationMetrics(metric_specs("abc"), 3)
+    metrics = SegmentationMetrics(make_spec("abc"))
     mask = torch.tensor([[[0, 0], [1, 1]]])
     metrics.update({"mask": mask, "loss": torch.zeros(1)}, {"mask": mask, "place": torch.arange(1)})
     assert metrics.compute()["miou"] == 1.0

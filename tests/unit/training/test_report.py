@@ -40,7 +40,7 @@ def make_run(path, *, classes=3, samples=60, epochs=4, settings=None, names=None
     labels = torch.arange(samples) % len(names)
     logits = torch.from_numpy(RANDOM.normal(size=(samples, len(names)))).float()
     logits[torch.arange(samples), labels] += 1.5
-    answers = ClassificationMetrics(len(names))
+    answers = ClassificationMetrics(None)
     answers.update({"output": logits}, {"target": labels, "place": torch.arange(samples)})
     save_file(answers.predictions(), run.predictions_file)
     images = RANDOM.integers(0, 256, (samples, side, side, 3), dtype=np.uint8)

@@ -24,6 +24,7 @@ class Around(Task):
         super().__init__()
         self.base = base
         self.primary, self.running = base.primary, base.running  # type: ignore[misc]
+        self.codec, self.metrics = base.codec, base.metrics  # type: ignore[misc]
 
     @property
     def model(self) -> nn.Module:  # type: ignore[override]
@@ -35,7 +36,7 @@ class Around(Task):
         """What goes in and comes out."""
         return self.base.spec
 
-    # What is asked, drawn, read, weighed and measured is so by the task inside.
-    ask, draw, read_along, set_epoch = (_inside(name) for name in ("ask", "draw", "read_along", "set_epoch"))
-    follow, weight_of, reweigh, settle = (_inside(name) for name in ("follow", "weight_of", "reweigh", "settle"))
-    answer, read, metrics, learns_from = (_inside(name) for name in ("answer", "read", "metrics", "learns_from"))
+    # What is drawn, read, weighed and answered is so by the task inside.
+    draw, read_along, set_epoch = (_inside(name) for name in ("draw", "read_along", "set_epoch"))
+    follow, weight_of, reweigh = (_inside(name) for name in ("follow", "weight_of", "reweigh"))
+    answer, read, learns_from = (_inside(name) for name in ("answer", "read", "learns_from"))

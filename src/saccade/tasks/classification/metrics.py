@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...data.spec import InputSpec
 from ...report.tally import confidence_bin
 from ..metric import GROUP, PLACE, Metrics, MetricSpec
 
@@ -70,16 +71,16 @@ class LogitMetrics(Metrics):
 class ClassificationMetrics(LogitMetrics):
     """Measures as many classes as there are logits if nothing is said."""
 
-    right = "top1"
+    primary = right = "top1"
 
-    def __init__(self, classes: int | None = None) -> None:
-        super().__init__(metric_specs(classes or 0))
-        self.known = classes is not None
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return loss, accuracy and what else is measured."""
+        return metric_specs(len(spec.outputs))
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return logits and labels."""
-        if not self.known:
-            self.specs, self.known = metric_specs(answers["output"].shape[1]), True
+        self.specs = self.specs or metric_specs(answers["output"].shape[1])
         return super().measure(answers, batch)
 
     def stays(self, found: Mapping[str, Tensor]) -> bool:

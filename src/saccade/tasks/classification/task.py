@@ -15,13 +15,13 @@ from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ...layers.second_order import SecondOrder
 from ..codec import Codec
-from ..metric import MetricSpec
+from ..metric import Metrics
 from ..presenter import Presenter
 from ..reader import Reader
 from ..registering import register_task
 from ..task import Task
 from .codec import ClassCodec, OneOfCodec
-from .metrics import ClassificationMetrics, metric_specs
+from .metrics import ClassificationMetrics
 from .presenter import ClassificationPresenter, OneOfPresenter
 from .reader import ClassReader
 
@@ -43,10 +43,10 @@ class Classify(OneOf):
         class_weights: how much each class counts, num_classes.
     """
 
-    primary = "top1"
     running = ("top1",)
     reader: ClassVar[type[Reader]] = ClassReader
     codec: ClassVar[type[Codec]] = ClassCodec
+    metrics: ClassVar[type[Metrics]] = ClassificationMetrics
     presenter: ClassVar[type[Presenter]] = ClassificationPresenter
 
     class_weights: Tensor | None
@@ -131,15 +131,6 @@ class Classify(OneOf):
         assert self.class_weights is not None
         with torch.no_grad():
             return self.class_weights[targets]
-
-    @classmethod
-    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return loss, accuracy and what else is measured."""
-        return metric_specs(len(spec.outputs))
-
-    def metrics(self) -> ClassificationMetrics:
-        """Return what collects logits and labels."""
-        return ClassificationMetrics(None if self.spec is None else len(self.spec.outputs))
 
 
 def classification_loss(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
 from .boxes import areas, intersections
 from .drawing import paste_masks
@@ -51,15 +52,23 @@ def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ..
 
 
 class DetectionMetrics(Metrics):
-    """Collects, of every sample, which answers hit which objects.
+    """Collects, of every sample, which answers hit which objects."""
 
-    Args:
-        side: of the images' square, for batches without images.
-    """
+    primary = "ap"
 
-    def __init__(self, specs: Sequence[MetricSpec], *, masks: bool, side: int = 0) -> None:
-        super().__init__(specs)
-        self.masks, self._side = masks, side
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__(spec)
+        self.masks, self._side = bool(spec.extra.get("masks")), spec.img_size
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return average precision and what else is measured."""
+        return metric_specs(spec.outputs, masks=bool(spec.extra.get("masks")))
+
+    @classmethod
+    def primary_of(cls, spec: InputSpec) -> str:
+        """Return average precision, of masks where there are some."""
+        return "mask_ap" if spec.extra.get("masks") else "ap"
 
     def side(self, batch: Mapping[str, Tensor]) -> int:
         """Return the side of a batch's square images."""

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ...config import LossConfig, TrainConfig, leave_out
 from ...data.feed import Batch
 from ...data.spec import InputSpec
+from ...data.targets import Counts
 from ..hosting import host_settings
-from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .boxes import areas, clip
@@ -18,7 +18,6 @@ from .codec import DetectionCodec, standing
 from .detector import CELLS, read_answers, waits_for_device
 from .errors import ShownMetrics
 from .hosts import DEFAULT_HEAD, DetectionHosts
-from .metrics import metric_specs
 from .objects import Objects, unpack_masks
 from .presenter import DetectionPresenter
 from .reader import DetectionReader, DetectOptions, stands_by
@@ -35,16 +34,27 @@ class Detect(Task):
         options: how it is trained and asked.
     """
 
-    primary = "ap"
     running = ()
     reader, hosts = DetectionReader, DetectionHosts
+    metrics = ShownMetrics
     codec = DetectionCodec
     Options = DetectOptions
     recipe, finetuning, largest = "detect", "detect_finetune", 512
     presenter = DetectionPresenter
     asked_by = ("least", "overlap", "kept")
 
-    # From data to a batch
+    def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
+        super().__init__(model, options=options)
+        head: Any = getattr(model, "head", None)
+        if options is not None and hasattr(head, "kept"):
+            head.kept = max(head.kept, options.kept)
+
+    @classmethod
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
+        """Return the options, by which answers stand; those of the spec if none are given."""
+        if options is not None:
+            spec.extra |= stands_by(options)
+        return {"options": options}
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
@@ -54,32 +64,6 @@ class Detect(Task):
         engine = replace(config.engine, graphs=False) if waits_for_device(head) else config.engine
         config = host_settings(config) or replace(config, model=replace(config.model, head=head), engine=engine)
         return leave_out(config, ("mixup", "cutmix", "erase"), "every object has a class of its own")
-
-    @classmethod
-    def primary_of(cls, spec: InputSpec) -> str:
-        """Return average precision, of masks where there are some."""
-        return "mask_ap" if spec.extra.get("masks") else "ap"
-
-    # In training
-
-    @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,
-        loss: LossConfig | None = None,
-        counts: Tensor | None = None,
-        total: int | None = None,
-    ) -> Task:
-        """Return the task, by whose options answers stand; those of the spec if none are given."""
-        if options is not None:
-            spec.extra |= stands_by(options)
-            head: Any = getattr(model, "head", None)
-            if hasattr(head, "kept"):
-                head.kept = max(head.kept, options.kept)
-        return super().build(model, spec, options=options, loss=loss, counts=counts, total=total)
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
@@ -128,18 +112,6 @@ class Detect(Task):
         return Objects(boxes, labels, batch["crowd"].bool(), masks)
 
     # Of answers
-
-    @classmethod
-    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return average precision and what else is measured."""
-        return metric_specs(spec.outputs, masks=bool(spec.extra.get("masks")))
-
-    def metrics(self) -> Metrics:
-        """Return what collects objects found and missed."""
-        assert self.spec is not None
-        return ShownMetrics(
-            self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")), side=self.spec.img_size
-        )
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the answers that stand: `boxes`, `scores`, `labels` and perhaps `masks`, best first."""

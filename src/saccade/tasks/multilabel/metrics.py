@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
 
 
@@ -22,6 +23,18 @@ def metric_specs(prevalence: float | None) -> tuple[MetricSpec, ...]:
 
 class MultilabelMetrics(Metrics):
     """Collects shares and labels."""
+
+    primary = "map"
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return mean average precision, F1 and loss."""
+        return metric_specs(spec.extra.get("prevalence"))
+
+    def settle(self) -> None:
+        """Keep the thresholds that the validation samples give."""
+        if self.spec is not None:
+            self.spec.extra["thresholds"] = [round(float(value), 6) for value in self.thresholds()]
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return shares and labels, B, labels."""

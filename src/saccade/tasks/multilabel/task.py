@@ -13,11 +13,10 @@ from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ..classification.task import read_logits
-from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .codec import MultilabelCodec
-from .metrics import MultilabelMetrics, metric_specs
+from .metrics import MultilabelMetrics
 from .presenter import MultilabelPresenter
 from .reader import MultilabelReader
 
@@ -50,8 +49,8 @@ class Multilabel(Task):
         positive_weights: how much more a present label counts than an absent one, labels.
     """
 
-    primary = "map"
     reader = MultilabelReader
+    metrics = MultilabelMetrics
     codec = MultilabelCodec
     Options = MultilabelOptions
     asked_by = ()
@@ -92,20 +91,6 @@ class Multilabel(Task):
         weight = 1.0 if self.positive_weights is None else self.positive_weights
         missing = (1 - targets) * absent.clamp(min=1e-8).log() * (1 - absent) ** self.options.gamma_neg
         return -(weight * there + missing).mean()
-
-    @classmethod
-    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return mean average precision, F1 and loss."""
-        return metric_specs(spec.extra.get("prevalence"))
-
-    def metrics(self) -> Metrics:
-        """Return what collects shares and labels."""
-        return MultilabelMetrics(metric_specs(None if self.spec is None else self.spec.extra.get("prevalence")))
-
-    def settle(self, metrics: Metrics) -> None:
-        """Keep the thresholds that the validation samples give."""
-        if self.spec is not None and isinstance(metrics, MultilabelMetrics):
-            self.spec.extra["thresholds"] = [round(float(value), 6) for value in metrics.thresholds()]
 
 
 def _positive_weights(loss: LossConfig, counts: Counts, *, labels: int) -> Tensor | None:

@@ -1,11 +1,12 @@
 """How near numbers are: mean and squared distance, explained variance, order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
 
 
@@ -26,9 +27,17 @@ def metric_specs(columns: int) -> tuple[MetricSpec, ...]:
 class RegressionMetrics(Metrics):
     """Collects answers and truth; several columns are brought to one scale by their deviations in training."""
 
-    def __init__(self, specs: Sequence[MetricSpec], std: Sequence[float]) -> None:
-        super().__init__(specs)
-        self.scale = torch.tensor(list(std) if len(std) > 1 else [1.0])
+    primary = "mae"
+
+    def __init__(self, spec: InputSpec | None) -> None:
+        super().__init__(spec)
+        std = [] if spec is None else spec.extra["std"]
+        self.scale = torch.tensor(std if len(std) > 1 else [1.0])
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return distances, explained variance and order."""
+        return metric_specs(len(spec.outputs))
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return answers and truth, B, columns, and the loss of each sample."""

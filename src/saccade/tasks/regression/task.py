@@ -13,11 +13,10 @@ from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ..classification.task import read_logits
-from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .codec import RegressionCodec
-from .metrics import RegressionMetrics, metric_specs
+from .metrics import RegressionMetrics
 from .presenter import RegressionPresenter
 from .reader import RegressionReader
 
@@ -44,8 +43,8 @@ class Regress(Task):
         std: deviation of each column in training.
     """
 
-    primary = "mae"
     reader = RegressionReader
+    metrics = RegressionMetrics
     codec = RegressionCodec
     Options = RegressOptions
     asked_by = ("loss",)
@@ -96,12 +95,3 @@ class Regress(Task):
         """Return the raw answer, the numbers in their own units, and with targets the loss of each."""
         found = {"output": output, "value": output * self.std + self.mean}
         return found | ({"loss": self.compare(output, batch["target"])} if "target" in batch else {})
-
-    @classmethod
-    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return distances, explained variance and order."""
-        return metric_specs(len(spec.outputs))
-
-    def metrics(self) -> Metrics:
-        """Return what collects answers and truth."""
-        return RegressionMetrics(metric_specs(len(self.std)), self.std.tolist())

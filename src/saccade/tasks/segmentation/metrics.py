@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...data.geometry import OUTSIDE
+from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
 from ..page import choose_shown
 
@@ -38,9 +39,16 @@ def metric_specs(outputs: Sequence[str]) -> tuple[MetricSpec, ...]:
 class SegmentationMetrics(Metrics):
     """Collects, of every sample, the pixels of each class that are right, true and answered."""
 
-    def __init__(self, specs: Sequence[MetricSpec], classes: int) -> None:
-        super().__init__(specs)
-        self.classes = classes
+    primary = "miou"
+
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__(spec)
+        self.classes = len(spec.outputs)
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return mean IoU and what else is measured."""
+        return metric_specs(spec.outputs)
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the loss, `counts` (B, 3, K: right, true, answered), `borders` (B, 2, K) and the confusion."""
@@ -50,10 +58,6 @@ class SegmentationMetrics(Metrics):
         found = {"loss": answers["loss"], "counts": counts, "borders": borders(answer, truth, self.classes)}
         found |= {"confusion": confusion} if self.classes <= CONFUSED else {}
         return found | ({"small": answers["small"]} if "small" in answers else {})
-
-    def scores(self) -> dict[str, Tensor]:
-        """Return the records that metrics are made of."""
-        return {name: self.columns[name] for name in ("loss", "counts", "borders")}
 
     def predictions(self) -> dict[str, Tensor]:
         """Return every sample's own mean IoU, and whole confusions where there are few classes."""

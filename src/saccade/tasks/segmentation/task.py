@@ -15,7 +15,6 @@ from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ..classification.task import weigh_classes
 from ..hosting import host_settings
-from ..metric import Metrics, MetricSpec
 from ..registering import register_task
 from ..task import Task
 from .codec import SegmentationCodec
@@ -23,7 +22,7 @@ from .heads import Answers
 from .hosted import HostedSegmenter
 from .hosts import DEFAULT_HEAD, SegmentationHosts
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
-from .metrics import SegmentationMetrics, metric_specs, small_masks
+from .metrics import SegmentationMetrics, small_masks
 from .presenter import SegmentationPresenter
 from .reader import SegmentationReader, SegmentOptions
 from .testing import answer_scales, answer_sliding
@@ -40,9 +39,9 @@ class Segment(Task):
         keep_masks: keep small masks of the answers that are measured, for a page.
     """
 
-    primary = "miou"
     running = ("aacc",)
     reader, hosts = SegmentationReader, SegmentationHosts
+    metrics = SegmentationMetrics
     codec = SegmentationCodec
     Options = SegmentOptions
     asked_by = ("crop", "test", "scales", "flip")
@@ -140,16 +139,6 @@ class Segment(Task):
         return result | {"loss": result["loss"] + result["own"] * (weight / mean.clamp(min=1e-6) - 1)}
 
     # Of answers
-
-    @classmethod
-    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return mean IoU and what else is measured."""
-        return metric_specs(spec.outputs)
-
-    def metrics(self) -> Metrics:
-        """Return what collects pixels right and wrong."""
-        assert self.spec is not None
-        return SegmentationMetrics(self.metric_specs(self.spec), len(self.spec.outputs))
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the classes of the pixels, `mask`, and the loss of every sample where masks are known."""

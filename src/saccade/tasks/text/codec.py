@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...config import AugmentConfig, LossConfig, TrainConfig
 from ...data.feed import Batch, Expand, Feed
@@ -59,6 +59,11 @@ class TextCodec(ClassCodec):
             feed.notes.append(f"cut to {reading.limit} tokens: {tokens.cut} training and {held.cut} validation texts")
         largest = max(batch_size, 256 if device.type == "cuda" else 32)
         return feed, TokenValidation(val, held, batch_size=largest, **shared, **ranked)
+
+    @staticmethod
+    def ask(model: nn.Module, batch: Batch) -> Any:
+        """Return what a model answers to texts."""
+        return model(**{name: batch[name] for name in INPUTS if name in batch})
 
     def graph_inputs(self) -> tuple[str, ...]:
         """Return tokens, which of them count and, where the model is told, which text of a pair they are of."""

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...data.spec import InputSpec
 from ..classification.metrics import LogitMetrics
 from ..metric import GROUP, MetricSpec
 
@@ -21,7 +22,17 @@ def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
 class TextMetrics(LogitMetrics):
     """Measures classes of texts."""
 
-    right = "accuracy"
+    primary = right = "accuracy"
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return loss, accuracy and Matthews' correlation."""
+        return metric_specs(len(spec.outputs))
+
+    @classmethod
+    def primary_of(cls, spec: InputSpec) -> str:
+        """Return what the set is judged by."""
+        return str(spec.extra.get("metric", cls.primary))
 
     def scores(self) -> dict[str, Tensor]:
         """Return loss and rightness of each text, and its class beside the answer, of which a confusion is counted."""

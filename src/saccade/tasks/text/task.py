@@ -3,19 +3,16 @@
 from typing import Any
 
 from ...config import ConfigError, LossConfig, TrainConfig
-from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ..classification.task import Classify
-from ..metric import MetricSpec
 from ..registering import register_task
 from .codec import TextCodec
 from .hosts import TextHosts, adapt_host
-from .metrics import TextMetrics, metric_specs
+from .metrics import TextMetrics
 from .presenter import TextPresenter
 from .reader import TextReader
 from .reading import TextOptions
-from .tokens import INPUTS
 
 
 @register_task("text")
@@ -28,12 +25,12 @@ class ClassifyText(Classify):
         class_weights: how much each class counts, num_classes.
     """
 
-    primary = "accuracy"
     running = ("accuracy",)
     Options = TextOptions
     asked_by = ()
     recipe = "text"
     reader, hosts = TextReader, TextHosts
+    metrics = TextMetrics
     codec = TextCodec
     presenter = TextPresenter
 
@@ -54,23 +51,4 @@ class ClassifyText(Classify):
         smoothing = 0.0 if loss is None else loss.smoothing
         return super().arguments(spec, options, loss, counts) | {"label_smoothing": smoothing}
 
-    def ask(self, batch: Batch) -> Any:
-        """Return what the model answers to texts."""
-        return self.model(**{name: batch[name] for name in INPUTS if name in batch})
-
     # Of answers
-
-    @classmethod
-    def primary_of(cls, spec: InputSpec) -> str:
-        """Return what the set is judged by."""
-        return str(spec.extra.get("metric", cls.primary))
-
-    @classmethod
-    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return loss, accuracy and Matthews' correlation."""
-        return metric_specs(len(spec.outputs))
-
-    def metrics(self) -> TextMetrics:  # type: ignore[override]
-        """Return what collects logits and classes."""
-        assert self.spec is not None
-        return TextMetrics(metric_specs(len(self.spec.outputs)))

@@ -1,7 +1,9 @@
 """Images and questions as tensors, of batches and of single questions."""
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...config import AugmentConfig, LossConfig
 from ...data.augment import Normalize
@@ -10,7 +12,7 @@ from ...data.framing import Encoder
 from ...data.source import Sample
 from ..classification.codec import OneOfCodec
 from ..text.tokens import INPUTS, Reading
-from .encoding import NormalizeImages, QuestionEncoder
+from .encoding import NormalizeImages, QuestionEncoder, embed_whole
 
 
 class QuestionCodec(OneOfCodec):
@@ -23,6 +25,17 @@ class QuestionCodec(OneOfCodec):
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return what normalises images."""
         return NormalizeImages(Normalize(self.spec.mean, self.spec.std, device=device))
+
+    @staticmethod
+    def ask(model: nn.Module, batch: Batch) -> Any:
+        """Return what the model answers."""
+        given = {name: batch[name] for name in INPUTS if name in batch}
+        base: Any = getattr(model, "base_model", model)
+        whole = embed_whole(base.embeddings, batch["image"])
+        if whole is None:
+            return model(**given, pixel_values=batch["image"])
+        everywhere = torch.ones(whole.shape[:2], dtype=torch.long, device=whole.device)
+        return model(**given, image_embeds=whole, pixel_mask=everywhere)
 
     def graph_inputs(self) -> tuple[str, ...]:
         """Return tokens, which of them count, perhaps their kinds, and the image."""
