@@ -39,6 +39,7 @@ class Brightness:
         self.name, self.seconds, self.classes = name, seconds, classes
         self.spec = InputSpec(classes, 3, 16, [0.5] * 3, [0.5] * 3)
         self.framing = self.spec.framing
+        self.codec, self.presenter = self.task.codec(self.spec), self.task.presenter(self.spec)
         self.batches = []
         self.begun = threading.Event()
         self.go = threading.Event()  # a test may hold the model up

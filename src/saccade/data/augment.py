@@ -32,6 +32,11 @@ class Mix(NamedTuple):
 Follow = Callable[[Tensor, Mix | None], Tensor]  # what targets become where samples were mixed, or were not
 
 
+def blend(values: Tensor, mix: Mix | None) -> Tensor:
+    """Return numbers, N, ..., mixed as the images were."""
+    return values if mix is None else torch.lerp(values[mix.partner], values, mix.share[:, None])
+
+
 def keep_targets(targets: Tensor, mix: Mix | None) -> Tensor:
     """Leave targets as they are; a task that can mix its own has another way."""
     if mix is not None:

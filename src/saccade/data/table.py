@@ -44,6 +44,11 @@ class Table:
         """Return the names of the columns that say neither which file nor which part."""
         return [name for name in self.columns if name.strip().lower() not in (*PATHS, *SPLITS)]
 
+    def require(self, columns: Iterable[str]) -> None:
+        """Refuse a table without some of the columns that were asked for."""
+        if missing := [name for name in columns if name not in self.columns]:
+            raise self.refuse(f"the columns {abbreviate(missing)}, which were asked for")
+
     def refuse(self, wanted: str) -> ValueError:
         """Return the error that says which columns there are and what is wanted."""
         return ValueError(f"{self.path} has the columns {abbreviate(list(self.columns), most=20)}; it needs {wanted}")

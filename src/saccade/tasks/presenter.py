@@ -9,6 +9,7 @@ from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, paragraph
 from .answer import Answer
 from .metric import MetricSpec
+from .numbers import number_sections
 from .page import NAME, Shown
 
 
@@ -104,8 +105,8 @@ class Presenter:
         return paragraph(self.note, class_="note") if self.note and shown.summary else None
 
     def sections(self, shown: Shown) -> list[Section]:
-        """Return the task's own sections."""
-        return []
+        """Return the task's own sections; of numbers and their truth, where they were kept, how near they are."""
+        return number_sections(shown)
 
 
 class RankedPresenter(Presenter):

@@ -14,8 +14,8 @@ from saccade.config import ConfigError, DataConfig, TrainConfig, overlay
 from saccade.data.spec import InputSpec
 from saccade.runs import Run
 from saccade.tasks import Regress
+from saccade.tasks.numbers import NumberMetrics, explained, rank_correlation
 from saccade.tasks.opening import open_samples
-from saccade.tasks.regression.metrics import RegressionMetrics, explained, rank_correlation
 from saccade.tasks.regression.task import RegressOptions
 from saccade.training.train import train
 from support.lists import numbers_list, write_images, write_list
@@ -115,7 +115,7 @@ def test_numbers_equal_independent_ones():
 
 def test_distances_of_one_column_are_in_its_unit_and_of_several_in_deviations():
     for std, divided in (([8.0], [1.0]), ([8.0, 2.0], [8.0, 2.0])):
-        metrics = RegressionMetrics(replace(SPEC, outputs=SPEC.outputs * len(std), extra={"std": std}))
+        metrics = NumberMetrics(replace(SPEC, outputs=SPEC.outputs * len(std), extra={"std": std}))
         answer, truth = torch.randn(12, len(std), generator=RANDOM), torch.randn(12, len(std), generator=RANDOM)
         batch = {"target": truth, "place": torch.arange(12)}
         metrics.update({"value": answer, "loss": torch.zeros(12)}, batch)

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...config import AugmentConfig, LossConfig
-from ...data.augment import Follow, Mix
+from ...data.augment import Follow, Mix, blend
 from ..answer import require_width
 from ..codec import Codec
 
@@ -51,4 +50,4 @@ class ClassShares:
         """Return shares, B, classes, of labels, B."""
         shares = F.one_hot(labels, self.classes).float()
         shares = shares * (1 - self.smoothing) + self.smoothing / self.classes
-        return shares if mix is None else torch.lerp(shares[mix.partner], shares, mix.share[:, None])
+        return blend(shares, mix)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...config import AugmentConfig, LossConfig
-from ...data.augment import Follow, Mix
+from ...data.augment import Follow, Mix, blend
 from ..answer import require_width
 from ..codec import Codec
 
@@ -36,4 +36,4 @@ class SoftLabels:
     def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
         """Return labels as numbers from 0 to 1, B, labels."""
         soft = labels.float() * (1 - self.smoothing) + self.smoothing / 2
-        return soft if mix is None else torch.lerp(soft[mix.partner], soft, mix.share[:, None])
+        return blend(soft, mix)

@@ -80,9 +80,7 @@ def read_labels(table: Table, columns: Sequence[str] | None) -> LabelTargets:
     joined = table.find([COLUMN]) if columns is None else None
     if joined is not None:
         return _from_names([[name.strip() for name in cell.split(MARK) if name.strip()] for cell in joined], table)
-    missing = [name for name in columns or () if name not in table.columns]
-    if missing:
-        raise table.refuse(f"the columns {abbreviate(missing)}, which were asked for")
+    table.require(columns or ())
     names = list(columns or table.rest())
     if not names:
         raise table.refuse(

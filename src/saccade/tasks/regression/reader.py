@@ -1,4 +1,8 @@
-"""Numbers in columns of a list."""
+"""Numbers that samples have, in columns of a list."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -6,10 +10,44 @@ from ...config import ConfigError, ModelConfig
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
-from ...data.table import Table
+from ...data.split import abbreviate
+from ...data.table import LABELS, Table
 from ...data.targets import Targets
+from ..multilabel.data import COLUMN
 from ..reader import Reader
-from .data import claims, read_numbers
+
+BINS = 10  # of equal counts, which held-out samples are spread over
+
+
+@dataclass(frozen=True)
+class NumberTargets(Targets):
+    """Numbers: rows are N, columns float32."""
+
+    task = "regress"
+    noun = "columns"
+
+    def require(self, where: str) -> None:
+        """Refuse columns that are the same everywhere."""
+        if not len(self.outputs):
+            raise ValueError(f"{where} has no column of numbers")
+        same = [name for name, column in zip(self.outputs, self.rows.T, strict=True) if np.ptp(column) == 0]
+        if len(self) and same:
+            raise ValueError(
+                f"{where}: the columns {abbreviate(same)} have the same number everywhere, of which nothing can be "
+                "learned; name the others with --task 'regress:columns=[...]'"
+            )
+
+    def strata(self) -> np.ndarray:
+        """Return ten parts of equal counts by the first column, so that held-out samples cover its range."""
+        if not len(self):
+            return np.zeros(0, dtype=np.int64)
+        rank = np.argsort(np.argsort(self.rows[:, 0], kind="stable"), kind="stable")
+        bins = max(min(BINS, len(self) // 4), 1)
+        return (rank * bins // len(self)).astype(np.int64)
+
+    def alone(self) -> list[str]:
+        """Return nothing: numbers are not counted."""
+        return []
 
 
 class RegressionReader(Reader):
@@ -20,23 +58,53 @@ class RegressionReader(Reader):
 
     def claims(self, table: Table) -> bool:
         """Tell whether a list has numbers and no labels."""
-        return claims(table)
+        rest = table.rest()
+        labelled = table.find(LABELS) is not None or table.find([COLUMN]) is not None
+        return not labelled and bool(rest) and all(_numeric(table.columns[name]) for name in rest)
 
     def read_table(self, table: Table) -> Targets:
-        """Return the numbers of a table's rows."""
-        return read_numbers(table, self.options.columns)
+        """Return the numbers of a table's rows: of the columns that are asked for, or of all that are numbers."""
+        columns, left = self.options.columns, []
+        table.require(columns or ())
+        if columns is None:
+            columns = [name for name in table.rest() if _numeric(table.columns[name])]
+            left = [name for name in table.rest() if name not in columns]
+        if not columns:
+            raise table.refuse("a column of numbers; give one, or name it with --task 'regress:columns=[...]'")
+        rows = np.empty((len(table), len(columns)), dtype=np.float32)
+        for place, name in enumerate(columns):
+            for row, cell in enumerate(table.columns[name]):
+                if (found := _number(cell)) is None:
+                    raise ValueError(
+                        f"{table.path}: row {row + 1} has {cell!r} in the column {name!r}, which is no finite number; "
+                        "fill it in or take the row out"
+                    )
+                rows[row, place] = found
+        notes = [f"columns that are not numbers everywhere are left out: {abbreviate(left)}"] if left else []
+        return NumberTargets(rows, tuple(columns), tuple(notes))
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
         """Keep mean and deviation of the training numbers, by which answers are read."""
         if isinstance(data.train, Stream):
             raise ConfigError("the task regress needs samples that can be listed; give a CSV or Parquet list")
         rows = data.train.targets.rows.astype(np.float64)
-        spec.extra |= {
-            "mean": [float(f"{value:.9g}") for value in rows.mean(0)],
-            "std": [float(f"{max(value, 1e-12):.9g}") for value in rows.std(0)],
-        }
+        scale = {"mean": rows.mean(0), "std": rows.std(0).clip(1e-12)}
+        spec.extra |= {name: [float(f"{value:.9g}") for value in values] for name, values in scale.items()}
 
     def check_spec(self, spec: InputSpec) -> None:
         """Refuse a scale that is not one mean and one deviation a column."""
         if not all(are_numbers(spec.extra.get(name), len(spec.outputs)) for name in ("mean", "std")):
             raise ValueError(f"mean and std of the numbers are {len(spec.outputs)} numbers each, one a column")
+
+
+def _numeric(cells: Sequence[str]) -> bool:
+    """Tell whether all cells of a column are finite numbers."""
+    return bool(cells) and all(_number(cell) is not None for cell in cells)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        found = float(cell)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) and abs(found) < 1e30 else None

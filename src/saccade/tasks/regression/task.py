@@ -13,10 +13,10 @@ from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ..classification.task import read_logits
+from ..numbers import NumberMetrics
 from ..registering import register_task
 from ..task import Task
 from .codec import RegressionCodec
-from .metrics import RegressionMetrics
 from .presenter import RegressionPresenter
 from .reader import RegressionReader
 
@@ -43,12 +43,9 @@ class Regress(Task):
         std: deviation of each column in training.
     """
 
-    reader = RegressionReader
-    metrics = RegressionMetrics
-    codec = RegressionCodec
+    reader, codec, metrics, presenter = RegressionReader, RegressionCodec, NumberMetrics, RegressionPresenter
     Options = RegressOptions
     asked_by = ("loss",)
-    presenter = RegressionPresenter
 
     mean: Tensor
     std: Tensor
