@@ -25,6 +25,7 @@ DOCUMENTS = (
     "docs/export.md",
     "docs/models.md",
     "docs/architecture.md",
+    "docs/tasks.md",
     "docs/text.md",
 )
 EXAMPLES = [

@@ -19,6 +19,7 @@ OLD = {
     "saccade.comparison.exact": "DRAWN ENUMERATED holm holm_levels mcnemar sign_flip",
     "saccade.comparison.folded": "folded_spread Folds SHARED",
     "saccade.comparison.stability": "find_diverged LEARNED Stability weigh",
+    "saccade.tasks.page": "Page",
     "saccade.evaluation.bootstrap": "average BLOCK Difference estimate Estimate fewer FEWEST group_mean interval LEVEL "
     "mcnemar mean_of one_hot over_all RECORDS resample resample_means Resampled RESAMPLES Statistic statistic_of",
 }

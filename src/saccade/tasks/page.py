@@ -8,6 +8,7 @@ import numpy as np
 
 from ..data.image import BadSample
 from ..data.source import Source
+from ..moved import moved
 from ..report.image import encode_image
 from ..report.markup import Child, Html, join, shorten, tag
 from ..report.page import Section, paragraph, table
@@ -24,6 +25,9 @@ FARTHEST_OFF = (
     "The validation images that are farthest off. Wrong targets and damaged images gather here, so look at the targets "
     "before blaming the model."
 )
+
+
+__getattr__ = moved(__name__, {"Page": "saccade.tasks.presenter.Presenter"})
 
 
 @dataclass(frozen=True)
