@@ -16,6 +16,6 @@ def refuse_earlier(task: type) -> None:
     told = [f"{', '.join(names)} to its {role.title()}" for role, names in wrong.items() if names]
     if told:
         raise TypeError(
-            f"the task {task.__name__} is written for an earlier saccade; move {'; '.join(told)}, each a class on the one "
-            "of that name in saccade.tasks, which the task names as in `presenter = ...` (docs/tasks.md)"
+            f"the task {task.__name__} is written for an earlier saccade; move {'; '.join(told)}, each a class on the "
+            "one of that name in saccade.tasks, which the task names as in `presenter = ...` (docs/tasks.md)"
         )

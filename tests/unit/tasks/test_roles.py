@@ -28,18 +28,12 @@ def own(one: type, *, methods: bool) -> set[str]:
 
 def overridden(*, methods: bool) -> dict[type, set[str]]:
     """Return, for each class, the names of its own and of its bases that some other class of ours overrides."""
-    ours = classes()
-    direct = {
-        one: {
-            name
-            for other in ours
-            if issubclass(other, one) and other is not one
-            for name in own(other, methods=methods)
-        }
-        & own(one, methods=methods)
-        for one in ours
+    names = {one: own(one, methods=methods) for one in classes()}
+    changed = {
+        one: names[one] & set().union(*(names[other] for other in names if issubclass(other, one) and other is not one))
+        for one in names
     }
-    return {one: set().union(*(direct.get(base, set()) for base in one.__mro__)) for one in ours}
+    return {one: set().union(*(changed[base] for base in one.__mro__ if base in changed)) for one in names}
 
 
 @pytest.mark.parametrize("methods", [True, False])

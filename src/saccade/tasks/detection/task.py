@@ -34,13 +34,11 @@ class Detect(Task):
         options: how it is trained and asked.
     """
 
+    reader, codec, metrics = DetectionReader, DetectionCodec, ShownMetrics
+    presenter, hosts = DetectionPresenter, DetectionHosts
     running = ()
-    reader, hosts = DetectionReader, DetectionHosts
-    metrics = ShownMetrics
-    codec = DetectionCodec
     Options = DetectOptions
     recipe, finetuning, largest = "detect", "detect_finetune", 512
-    presenter = DetectionPresenter
     asked_by = ("least", "overlap", "kept")
 
     def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
@@ -119,5 +117,3 @@ class Detect(Task):
         found = read_answers(output, **standing(self.spec))
         kept = {"output": output, "boxes": found.boxes, "scores": found.scores, "labels": found.labels}
         return kept if found.masks is None else kept | {"masks": found.masks}
-
-    # For people

@@ -49,12 +49,10 @@ class Multilabel(Task):
         positive_weights: how much more a present label counts than an absent one, labels.
     """
 
-    reader = MultilabelReader
-    metrics = MultilabelMetrics
-    codec = MultilabelCodec
+    reader, codec, metrics = MultilabelReader, MultilabelCodec, MultilabelMetrics
+    presenter = MultilabelPresenter
     Options = MultilabelOptions
     asked_by = ()
-    presenter = MultilabelPresenter
 
     positive_weights: Tensor | None
 

@@ -39,13 +39,11 @@ class Segment(Task):
         keep_masks: keep small masks of the answers that are measured, for a page.
     """
 
+    reader, codec, metrics = SegmentationReader, SegmentationCodec, SegmentationMetrics
+    presenter, hosts = SegmentationPresenter, SegmentationHosts
     running = ("aacc",)
-    reader, hosts = SegmentationReader, SegmentationHosts
-    metrics = SegmentationMetrics
-    codec = SegmentationCodec
     Options = SegmentOptions
     asked_by = ("crop", "test", "scales", "flip")
-    presenter = SegmentationPresenter
     recipe = "segment"
 
     class_weights: Tensor | None
@@ -62,8 +60,6 @@ class Segment(Task):
         self.keep_masks = keep_masks
         self.compare: Loss = mask_loss(self.options.loss)
         self.register_buffer("class_weights", class_weights, persistent=False)
-
-    # From data to a batch
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
@@ -151,8 +147,6 @@ class Segment(Task):
             if self.keep_masks:
                 found["small"] = small_masks(found["mask"])
         return found
-
-    # For people
 
 
 def _logits(answer: Any) -> Tensor:

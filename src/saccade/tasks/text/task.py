@@ -25,16 +25,12 @@ class ClassifyText(Classify):
         class_weights: how much each class counts, num_classes.
     """
 
+    reader, codec, metrics = TextReader, TextCodec, TextMetrics
+    presenter, hosts = TextPresenter, TextHosts
     running = ("accuracy",)
     Options = TextOptions
     asked_by = ()
     recipe = "text"
-    reader, hosts = TextReader, TextHosts
-    metrics = TextMetrics
-    codec = TextCodec
-    presenter = TextPresenter
-
-    # From data to a batch
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
@@ -50,5 +46,3 @@ class ClassifyText(Classify):
         """Return the classes' weights and the smoothing, which is done in the loss: texts are not mixed."""
         smoothing = 0.0 if loss is None else loss.smoothing
         return super().arguments(spec, options, loss, counts) | {"label_smoothing": smoothing}
-
-    # Of answers

@@ -29,16 +29,12 @@ class AnswerQuestions(OneOf):
         model: takes tokens and `pixel_values`, and returns an object with `logits`, B, answers.
     """
 
+    reader, codec, metrics = QuestionReader, QuestionCodec, QuestionMetrics
+    presenter, hosts = QuestionPresenter, QuestionHosts
     running = ("score",)
-    reader, hosts = QuestionReader, QuestionHosts
-    metrics = QuestionMetrics
-    codec = QuestionCodec
-    presenter = QuestionPresenter
     Options = VqaOptions
     asked_by = ()
     recipe = "text"
-
-    # From data to a batch
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
@@ -62,5 +58,3 @@ class AnswerQuestions(OneOf):
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
         """Return what the answers given are worth."""
         return (worth(result["output"], batch["truth"]).sum(),)
-
-    # Of answers
