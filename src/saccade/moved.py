@@ -44,6 +44,17 @@ MODULES = """
     comparison.words: comparison.page.words
     comparison.worker: comparison.run.worker
     evaluation.bootstrap: statistics.bootstrap evaluation.judge
+    tasks.hosts: tasks.huggingface
+    tasks.page: tasks.presenter
+    tasks.text.hosted: tasks.text.hosts
+    tasks.regression.data: tasks.regression.reader
+    tasks.regression.metrics: tasks.numbers
+    tasks.classification.page: tasks.classification.presenter
+    tasks.detection.page: tasks.detection.presenter
+    tasks.multilabel.page: tasks.multilabel.presenter
+    tasks.regression.page: tasks.regression.presenter
+    tasks.segmentation.page: tasks.segmentation.presenter
+    tasks.text.page: tasks.text.presenter
 """
 PLACES = {
     f"saccade.{old}": tuple(f"saccade.{home}" for home in homes.split())
@@ -52,6 +63,7 @@ PLACES = {
 RENAMED = {
     "saccade.comparison.difference.spent": "saccade.statistics.multiplicity.alpha_share",
     "saccade.evaluation.bootstrap.Difference": "saccade.statistics.bootstrap.ResampledDifference",
+    "saccade.tasks.page.Page": "saccade.tasks.presenter.Presenter",
     "saccade.evaluation.bootstrap.mcnemar": "saccade.statistics.exact.mcnemar_counts",
 }
 

@@ -7,6 +7,9 @@ from torch import nn
 from ..config import ConfigError, ModelConfig
 from ..data.spec import InputSpec
 from ..models._identify import resolve_name
+from ..moved import find_moved
+
+__getattr__ = find_moved(__name__)
 
 
 class Hosts:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..data.image import BadSample
 from ..data.source import Source
-from ..moved import moved
+from ..moved import find_moved
 from ..report.image import encode_image
 from ..report.markup import Child, Html, join, shorten, tag
 from ..report.page import Section, paragraph, table
@@ -27,7 +27,7 @@ FARTHEST_OFF = (
 )
 
 
-__getattr__ = moved(__name__, {"Page": "saccade.tasks.presenter.Presenter"})
+__getattr__ = find_moved(__name__)
 
 
 @dataclass(frozen=True)
