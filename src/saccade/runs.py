@@ -160,7 +160,7 @@ class Run:
             with open(self.table_file, "a", encoding="utf-8", newline="") as file:
                 csv.DictWriter(file, names).writerow(record)
 
-    def settle(self) -> None:
+    def fsync_metrics(self) -> None:
         """Have the metrics on the disk before this returns: a state that is written next counts on them."""
         with suppress(FileNotFoundError), open(self.metrics_file, "rb") as file:
             os.fsync(file.fileno())

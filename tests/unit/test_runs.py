@@ -220,7 +220,7 @@ def test_the_table_of_metrics_grows_with_them_and_gets_new_columns(tmp_path):
     run = Run.create(tmp_path / "run", TrainConfig(recipe=None))
     for record in ({"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.4}, {"epoch": 3, "val": 1}, {"epoch": 4}):
         run.append(record)
-    run.settle()
+    run.fsync_metrics()
     assert [record["epoch"] for record in run.metrics()] == [1, 2, 3, 4]
     assert run.table_file.read_text().split() == ["epoch,loss,val", "1,0.5,", "2,0.4,", "3,,1", "4,,"]
     run.forget_after(2)

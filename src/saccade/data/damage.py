@@ -30,7 +30,7 @@ def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = No
 
 def _png_sums_hold(file: BinaryIO) -> bool:
     """Check the sums of the chunks that hold pixels, which PIL does not."""
-    position, begun = 8, False
+    position, in_pixels = 8, False
     while True:
         file.seek(position)
         head = file.read(8)
@@ -38,11 +38,11 @@ def _png_sums_hold(file: BinaryIO) -> bool:
             return True  # decoding has not needed what is missing
         length, kind = struct.unpack(">I4s", head)
         if kind != b"IDAT":
-            if begun or kind == b"IEND":
+            if in_pixels or kind == b"IEND":
                 return True
             position += 12 + length
             continue
-        begun, found, left = True, zlib.crc32(kind), length
+        in_pixels, found, left = True, zlib.crc32(kind), length
         while left:
             piece = file.read(min(left, PIECE))
             if not piece:

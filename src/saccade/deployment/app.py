@@ -212,7 +212,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
             form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
                 image, size = await state.read(form, served)
-        row = await served.batcher.submit(image, gone=request.is_disconnected)
+        row = await served.batcher.submit(image, disconnected=request.is_disconnected)
         return JSONResponse(served.answer(row, size, options["top"] or 5))
 
     @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
@@ -227,7 +227,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
             served.explainer.check()
             pixels = await state.read_whole(form, served)
         keys = [key.strip() for key in (options["views"] or "").split(",") if key.strip()] or None
-        explained = await served.explainer.explain(pixels, views=keys, gone=request.is_disconnected)
+        explained = await served.explainer.explain(pixels, views=keys, disconnected=request.is_disconnected)
         return JSONResponse({"model": served.name, **explained})
 
 

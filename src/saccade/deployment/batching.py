@@ -15,7 +15,7 @@ from torch import Tensor
 from ..wording import is_memory_error
 from .limits import Refusal
 
-Gone = Callable[[], Awaitable[bool]]
+Disconnected = Callable[[], Awaitable[bool]]
 
 
 class ClientGone(Exception):  # noqa: N818
@@ -25,7 +25,7 @@ class ClientGone(Exception):  # noqa: N818
 class _Waiting(NamedTuple):
     image: Tensor
     answer: asyncio.Future[np.ndarray]
-    gone: Gone | None
+    disconnected: Disconnected | None
 
 
 class Batcher:
@@ -90,15 +90,15 @@ class Batcher:
             self._coming -= 1
             self._arrived.set()  # a batch need not wait for one that was refused
 
-    async def submit(self, image: Tensor, *, gone: Gone | None = None) -> np.ndarray:
+    async def submit(self, image: Tensor, *, disconnected: Disconnected | None = None) -> np.ndarray:
         """Return the answer to an image.
 
         Args:
             image: C, S, S uint8.
-            gone: tells whether who asked has hung up; such an image is not computed.
+            disconnected: tells whether who asked has hung up; such an image is not computed.
         """
         self.check()
-        waiting = _Waiting(image, asyncio.get_running_loop().create_future(), gone)
+        waiting = _Waiting(image, asyncio.get_running_loop().create_future(), disconnected)
         self._waiting.append(waiting)
         self._arrived.set()
         return await waiting.answer
@@ -169,10 +169,10 @@ async def _is_there(one: _Waiting) -> bool:
     if one.answer.done():
         return False
     try:
-        gone = one.gone is not None and await one.gone()
+        disconnected = one.disconnected is not None and await one.disconnected()
     except Exception:  # who cannot be asked is taken to be there
-        gone = False
-    if gone:
+        disconnected = False
+    if disconnected:
         with suppress(asyncio.InvalidStateError):
             one.answer.set_exception(ClientGone())
         return False

@@ -218,7 +218,7 @@ def _without_framing(model: Any) -> bytes:
     if FRAMED not in needed:
         raise ExportError("the graph does not frame images as it says; export the run again: saccade export RUN")
     image = model.graph.input[0]
-    begun = onnx.helper.make_tensor_value_info(image.name, onnx.TensorProto.UINT8, None)
+    raw_input = onnx.helper.make_tensor_value_info(image.name, onnx.TensorProto.UINT8, None)
     for node in kept:
         for place, name in enumerate(node.input):
             if name == FRAMED:
@@ -226,7 +226,7 @@ def _without_framing(model: Any) -> bytes:
     nodes = kept[::-1]
     del model.graph.node[:], model.graph.input[:], model.graph.value_info[:]
     model.graph.node.extend(nodes)
-    model.graph.input.append(begun)
+    model.graph.input.append(raw_input)
     return model.SerializeToString()
 
 

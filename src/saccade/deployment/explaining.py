@@ -10,7 +10,7 @@ import numpy as np
 from ..explanation.view import Figure, View
 from ..report import png_uri
 from ..report.plain import to_json
-from .batching import ClientGone, Gone
+from .batching import ClientGone, Disconnected
 from .limits import Refusal
 
 LARGEST, SMALLEST = 448, 168  # pixels of a figure's longer side
@@ -40,19 +40,21 @@ class Explainer:
         if self._inside > self.limit:
             raise Refusal(503, f"{self.limit} images wait to be explained; send it again", retry_after=5)
 
-    async def explain(self, pixels: np.ndarray | str, *, views: Sequence[str] | None, gone: Gone) -> dict[str, Any]:
+    async def explain(
+        self, pixels: np.ndarray | str, *, views: Sequence[str] | None, disconnected: Disconnected
+    ) -> dict[str, Any]:
         """Return the views of an image.
 
         Args:
             pixels: H, W, 3 uint8; or a text.
             views: their keys; None for all.
-            gone: tells whether who asked has hung up.
+            disconnected: tells whether who asked has hung up.
         """
         self.check()
         self._inside += 1
         try:
             async with self._lock:
-                if await gone():
+                if await disconnected():
                     raise ClientGone
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._thread, self._explain, pixels, views)

@@ -91,12 +91,12 @@ class Uploads:
         room.began = clock()
         end = room.began + self.limits.upload_seconds
         try:
-            async with asyncio.timeout_at(self._due(room, 0, end)) as room.deadline:
+            async with asyncio.timeout_at(self._deadline_of(room, 0, end)) as room.deadline:
                 async for chunk in chunks:
                     self._check(len(body) + len(chunk))
                     self._take(room, len(chunk))
                     body += chunk
-                    room.deadline.reschedule(self._due(room, len(body), end))
+                    room.deadline.reschedule(self._deadline_of(room, len(body), end))
         except TimeoutError:
             if room.gave_way:
                 raise Refusal(503, "too many uploads are under way; send it again", retry_after=1) from None
@@ -108,7 +108,7 @@ class Uploads:
             room.deadline = None
         return bytes(body)
 
-    def _due(self, room: Room, size: int, end: float) -> float:
+    def _deadline_of(self, room: Room, size: int, end: float) -> float:
         """Return when an upload of so many bytes so far has to have brought more."""
         return min(end, room.began + self.limits.slow_seconds + size / self.limits.min_rate)
 

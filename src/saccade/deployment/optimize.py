@@ -60,13 +60,13 @@ def optimize(
         except Exception:  # a change took away what the model looks for: any error can follow
             return False
 
-    _settle(_without_drops(fast), same)
-    _settle(folds(fast, args, backward=True), same)
-    _settle(folds(fast, args, backward=False), same)
+    _keep_equal(_without_drops(fast), same)
+    _keep_equal(folds(fast, args, backward=True), same)
+    _keep_equal(folds(fast, args, backward=False), same)
     on_gpu = any(tensor.is_cuda for tensor in args if isinstance(tensor, Tensor))
     if on_gpu:
-        _settle(bias_folds(fast, args), same)
-    _settle(_layouts(fast), same)
+        _keep_equal(bias_folds(fast, args), same)
+    _keep_equal(_layouts(fast), same)
     _require(_difference(_answer(fast, args), expected), tolerance, "the optimized copy's answer")
     if precision in HALF:
         fast.to(precision)
@@ -103,7 +103,7 @@ def _own_answer(module: nn.Module, args: Any, answer: Any) -> Any:  # noqa: ARG0
     return tree_map_only(Tensor, Tensor.clone, answer)
 
 
-def _settle(changes: Sequence[Change], same: Callable[[], bool]) -> None:
+def _keep_equal(changes: Sequence[Change], same: Callable[[], bool]) -> None:
     """Make all changes if they leave the answer the same, else those of them that do one by one."""
     undos = [change() for change in changes]
     if not undos or same():

@@ -291,7 +291,7 @@ def write_predictions(
         raise ValueError(f"--masks was given, but the task {task.name} predicts no masks; leave it out")
     if form == "coco" and not task.presenter.boxes:
         raise ValueError(f"--form coco was given, but the task {task.name} predicts no boxes; use csv or jsonl")
-    begun = _begun(predictions)
+    started = _started(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
         writers: list[Writer] = [] if draw is None else [DrawWriter(draw, presenter)]
@@ -302,7 +302,7 @@ def write_predictions(
                 writers.append(CocoWriter(file, spec.outputs))
             else:
                 writers.append(JsonWriter(file, presenter) if form == "jsonl" else CsvWriter(file, presenter, top=top))
-        for prediction in begun:
+        for prediction in started:
             for writer in writers:
                 writer(prediction)
             tally.asked, tally.bad = tally.asked + 1, tally.bad + (prediction.problem is not None)
@@ -332,7 +332,7 @@ def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[st
     return form, path
 
 
-def _begun(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+def _started(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
     """Return the same predictions with the first already made, so that a bad start leaves no file behind."""
     stream = iter(predictions)
     for first in stream:

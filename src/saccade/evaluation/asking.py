@@ -110,7 +110,7 @@ def ask_all(
     for framing in dict.fromkeys(judge.model.spec.framing for judge in judges):
         group = [judge for judge in judges if judge.model.spec.framing == framing]
         images = FramedImages(source, group[0].model, batch_size=batch_size, workers=workers, seed=seed)
-        begun = time.monotonic()
+        started = time.monotonic()
         places, bad = _ask_clean(group, images, bars), images.reader.bad
         if not robust:
             continue
@@ -121,7 +121,7 @@ def ask_all(
         )
         back = float(np.mean([judge.passes_back() for judge in group])) if attacked else 0.0
         passes = len(covered) + len(spoilt) + len(more)
-        text = expect(time.monotonic() - begun, passes=passes, back=back, attacked=attacked)
+        text = expect(time.monotonic() - started, passes=passes, back=back, attacked=attacked)
         # Runs that see images at another size are asked apart, so each group is told of by its names.
         names = ", ".join(judge.model.name for judge in group)
         bars.say(text if len(group) == len(judges) else f"{names}: {text}")

@@ -77,7 +77,7 @@ def evaluate(
         overwrite: replace the evaluation in `out`.
         quiet: print nothing.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     options = read_options(labels=labels, subset=subset, epsilons=epsilons, steps=steps, restarts=restarts)
     if batch_size < 1 or resamples < 100:
         raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
@@ -128,7 +128,7 @@ def evaluate(
         primary=first.primary,
         specs={name: spec for name, spec in first.specs().items() if name in numbers[0]},
         notes=tuple(dict.fromkeys(notes)),
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started,
         examples=_examples(first.model, source.subset(places[:1]), seed) if robust else (),
     )
     if out is not None:

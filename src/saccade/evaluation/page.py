@@ -13,9 +13,9 @@ from .findings import Findings
 from .page_parts import (
     NAME,
     change,
-    change_ends,
+    change_interval,
     corruption_section,
-    ends,
+    interval_text,
     is_sure,
     noise_section,
     number_cell,
@@ -93,7 +93,7 @@ def _sentence(result: Findings) -> str:
     first, spec, mean = result.run(), result.primary, mean_name(result.primary.name)
     found = first.metrics[spec.name]
     text = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
-    text += f" ({ends(found, spec)})"
+    text += f" ({interval_text(found, spec)})"
     if mean in first.metrics:
         text += f", and of {spec.show(first.metrics[mean].value)} on corrupted samples"
     text += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
@@ -106,7 +106,7 @@ def _verdict(found: ResampledDifference, result: Findings) -> str:
     spec = result.specs[found.metric]
     better = "better" if (found.value > 0) == spec.larger_is_better else "worse"
     sure = f"{better} by more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
-    return f"{change(found.value, spec)}, {sure} ({change_ends(found, spec)})"
+    return f"{change(found.value, spec)}, {sure} ({change_interval(found, spec)})"
 
 
 def _difference_section(result: Findings) -> Section | None:
@@ -148,7 +148,7 @@ def _difference_table(result: Findings, name: str) -> Html:
     for found in result.differences:
         if found.run == name and found.metric in result.specs:
             spec = result.specs[found.metric]
-            text = number_cell(change(found.value, spec), change_ends(found, spec))
+            text = number_cell(change(found.value, spec), change_interval(found, spec))
             rows.append([spec.title, text, "higher" if spec.larger_is_better else "lower"])
     return table(
         ["Number", "Difference, 95% interval", "Better when"],

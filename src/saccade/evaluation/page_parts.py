@@ -20,7 +20,7 @@ def cell(found: Estimate | None, spec: MetricSpec) -> Html:
     """Return a number with its interval for a table, and of a share a bar."""
     if found is None:
         return Html("")
-    return number_cell(spec.show(found.value), ends(found, spec), share=found.value if spec.share else None)
+    return number_cell(spec.show(found.value), interval_text(found, spec), share=found.value if spec.share else None)
 
 
 def number_table(
@@ -43,18 +43,18 @@ def number_table(
     return table(head, [*cells, *more], caption=caption, numeric=range(1, len(head)), wide=True)
 
 
-def ends(found: Estimate, spec: MetricSpec) -> str:
+def interval_text(found: Estimate, spec: MetricSpec) -> str:
     """Return both ends of a number's interval; the number itself has told the unit."""
     bare = replace(spec, unit="")
     return f"{bare.show(found.low)} to {bare.show(found.high)}"
 
 
-def number_cell(value: str, ends: str, *, share: float | None = None) -> Html:
+def number_cell(value: str, interval: str, *, share: float | None = None) -> Html:
     """Return a value in bold and its ends, after a bar as long as a share."""
     bar = None
     if share is not None:
         bar = tag("span", class_="meter", style=f"--to: {100 * min(max(share, 0.0), 1.0):.1f}%", aria_hidden="true")
-    text = join(tag("b", value), " ", tag("span", ends, class_="remark", style="white-space: nowrap"))
+    text = join(tag("b", value), " ", tag("span", interval, class_="remark", style="white-space: nowrap"))
     return text if bar is None else join(bar, tag("span", text, class_="number"))
 
 
@@ -65,7 +65,7 @@ def change(value: float, spec: MetricSpec) -> str:
     return f"{value:+.4g}".replace("-", "\u2212") + (f" {spec.unit}" if spec.unit else "")
 
 
-def change_ends(found: ResampledDifference, spec: MetricSpec) -> str:
+def change_interval(found: ResampledDifference, spec: MetricSpec) -> str:
     """Return both ends of a difference's interval."""
     bare = replace(spec, unit="")
     return f"{change(found.low, bare)} to {change(found.high, bare)}"

@@ -167,7 +167,7 @@ class Members:
         self.innermost: Tensor | None = None  # as the last block was told, which may be of text and image together
         self.text_length: int | None = None
 
-    def stand(self) -> dict[str, Any]:
+    def call_state(self) -> dict[str, Any]:
         """Return what it knows of the call that is running, by attribute."""
         return {name: getattr(self, name) for name in ("depth", "valid", "innermost", "text_length")}
 
@@ -310,18 +310,18 @@ class _Again:
 
     def __init__(self, forward: Callable[..., Any], members: Sequence[Members]) -> None:
         self.forward = forward
-        self.counted = [(one, one.stand()) for one in members]
+        self.counted = [(one, one.call_state()) for one in members]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it."""
-        before = [(one, one.stand()) for one, _ in self.counted]
-        for one, stand in self.counted:
-            one.__dict__.update(stand)
+        before = [(one, one.call_state()) for one, _ in self.counted]
+        for one, state in self.counted:
+            one.__dict__.update(state)
         try:
             return self.forward(*args, **kwargs)
         finally:
-            for one, stand in before:
-                one.__dict__.update(stand)
+            for one, state in before:
+                one.__dict__.update(state)
 
 
 class _Unwrapping:

@@ -6,7 +6,7 @@ from math import sqrt
 DOUBT = 0.5  # of what one epoch says of the next ones; less with the root of their number
 
 
-class Late(Exception):  # noqa: N818
+class DeadlineExceeded(Exception):  # noqa: N818
     """The run will not end in time and has saved its state.
 
     Attributes:
@@ -27,7 +27,7 @@ class Allowance:
     rest: float  # seconds that was planned for what comes after this run; it gets slower as this run does
 
     def check(self, *, now: float, second: float, epochs: int, left: int) -> None:
-        """Raise `Late` if time will be short, beyond what epochs differ by chance.
+        """Raise `DeadlineExceeded` if time will be short, beyond what epochs differ by chance.
 
         Args:
             second: when the second of the epochs began; the first one compiles.
@@ -38,4 +38,4 @@ class Allowance:
             epoch = (now - second) / (epochs - 1)
             needed = epoch * (left + self.rest / max(self.epoch, 1e-9))
             if now + needed / (1 + DOUBT / sqrt(epochs - 1)) > self.until:
-                raise Late(epoch)
+                raise DeadlineExceeded(epoch)

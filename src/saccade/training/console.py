@@ -31,7 +31,7 @@ class Console:
         self.quiet = quiet
         self.epochs = self.steps = self.total = 1
         self.validating = 0.0  # time of the validations, in steps
-        self.said = quiet  # how long it takes
+        self.estimated = quiet  # how long it takes
         self.warm: tuple[float, int] | None = None  # when the first step ended, and steps done by then
         self.epoch, self.logged = 0, time.monotonic()
         self.metrics: dict[str, MetricSpec] = {}
@@ -47,20 +47,20 @@ class Console:
             disable=quiet or not self.out.is_terminal,
         )
         self.bar = self.progress.add_task("", total=None, epoch="", message="")
-        self.looked = self.begun = 0.0
+        self.looked = self.epoch_started = 0.0
         self.done = 0
 
     def judge_by(self, metrics: Sequence[MetricSpec], primary: str, running: tuple[str, ...]) -> None:
         """Call numbers by their words."""
         self.metrics, self.primary, self.running = {one.name: one for one in metrics}, primary, running
 
-    def expect(self, config: TrainConfig, steps: int, validation: int, *, said: bool) -> None:
+    def expect(self, config: TrainConfig, steps: int, validation: int, *, estimated: bool) -> None:
         """Know how much there is to do.
 
         Args:
-            said: whether it was said how long that takes.
+            estimated: whether the total time was printed already.
         """
-        self.said = said or self.quiet
+        self.estimated = estimated or self.quiet
         self.shorten(RunLength.of(config.schedule.epochs, steps))
         times = self.epochs // config.keep.evaluate_every + 1
         self.validating = FORWARD * times * validation / config.optim.batch_size
@@ -83,7 +83,7 @@ class Console:
     def begin_epoch(self, epoch: int, first: int, steps: int) -> None:
         """Show where the run stands."""
         self.done = epoch * steps + first
-        self.begun = time.monotonic()
+        self.epoch_started = time.monotonic()
         self.epoch = epoch
         self.progress.update(self.bar, total=self.total, completed=self.done, epoch=f"{epoch + 1}/{self.epochs}")
 
@@ -98,7 +98,7 @@ class Console:
             return
         self.looked = self.logged = now
         loss, *followed, count = totals.tolist()
-        rate = count / max(now - self.begun, 1e-9)
+        rate = count / max(now - self.epoch_started, 1e-9)
         message = [f"loss {loss / count:.3f}"]
         for name, value in zip(self.running, followed, strict=False):
             spec = self.metrics.get(name)
@@ -116,11 +116,11 @@ class Console:
 
     def _say_how_long(self, now: float) -> None:
         """Say once how long the whole run takes, as soon as a few steps tell."""
-        if self.said or self.warm is None:
+        if self.estimated or self.warm is None:
             return
         since, steps = now - self.warm[0], self.done - self.warm[1]
         if steps >= 1 and (steps >= FIRST_STEPS or self.done % self.steps == 0) and since >= FIRST_SECONDS:
-            self.said = True
+            self.estimated = True
             resumed = self.warm[1] > 1
             rest = self.total - (self.done if resumed else 0) + self.validating
             seconds = since / steps * rest

@@ -62,32 +62,32 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return in words how images differ from those a run was begun with."""
     changes = []
-    if begun["classes"] != now["classes"]:
-        gone = [name for name in begun["classes"] if name not in now["classes"]]
-        new = [name for name in now["classes"] if name not in begun["classes"]]
-        changes += [f"the classes {abbreviate(gone)} are gone"] if gone else []
+    if saved["classes"] != now["classes"]:
+        missing = [name for name in saved["classes"] if name not in now["classes"]]
+        new = [name for name in now["classes"] if name not in saved["classes"]]
+        changes += [f"the classes {abbreviate(missing)} are gone"] if missing else []
         changes += [f"the classes {abbreviate(new)} are new"] if new else []
-        changes += [] if gone or new else ["the classes are in another order"]
+        changes += [] if missing or new else ["the classes are in another order"]
     for role in ("training", "validation"):
-        (before, was), (count, is_now) = begun[role], now[role]
+        (before, was), (count, is_now) = saved[role], now[role]
         if before != count:
             changes.append(f"there were {before} {role} samples and are {count}")
         elif was != is_now:
             changes.append(f"the {count} {role} samples have other names, labels or contents")
-    if not changes and begun["steps"] != now["steps"]:
-        changes.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
+    if not changes and saved["steps"] != now["steps"]:
+        changes.append(f"an epoch had {saved['steps']} steps and has {now['steps']}")
     return changes
 
 
-def differences_beside(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def differences_beside(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return in words what else differs; what a state of an earlier version does not hold is not compared."""
-    before, after = begun.get("learns_from", {}), now.get("learns_from", {})
+    before, after = saved.get("learns_from", {}), now.get("learns_from", {})
     changes = [f"{what} changed" for what in before if after.get(what) != before[what]]
-    if begun.get("new") is not None and begun["new"] != now.get("new"):
+    if saved.get("new") is not None and saved["new"] != now.get("new"):
         changes.append("model.checkpoint has weights of other parts of the model")
-    before, after = begun.get("spec", {}), now.get("spec", {})
+    before, after = saved.get("spec", {}), now.get("spec", {})
     other = [name for name in before if name in after and before[name] != after[name]]
     return changes + ([f"its inputs and outputs are described otherwise: {abbreviate(other)}"] if other else [])

@@ -20,14 +20,14 @@ from ..state import State, StateError, piece_of, save_state, set_aside
 from ..tasks import Metrics, Task
 from ..weights import save_model
 from ..wording import count_of
-from .allowance import Allowance, Late
+from .allowance import Allowance, DeadlineExceeded
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
 from .identity import differences, differences_beside
 from .lifecycle import on_signal
 from .optim import warmup_of
 from .optimizer_state import load_optimizer_state, optimizer_state
-from .parallel import World, fill, held_whole, whole, whole_state
+from .parallel import World, fill, summon_full_params, whole, whole_state
 from .setup import Parts
 from .step import Step
 from .time_limit import TimeLimit, whole_epochs
@@ -66,7 +66,7 @@ class Loop(Step):
         self.stop_signal: int | None = None
         self.limit: TimeLimit | None = None  # of a run that was given a time, by `now`
         self.allowance: Allowance | None = None  # of a run among others
-        self.ends: list[float] = []  # of epochs trained here
+        self.epoch_ends: list[float] = []  # of epochs trained here
         self.board: Board | None = None
         self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
         self.unwritten: Weights | None = None  # of the best validation so far
@@ -99,26 +99,26 @@ class Loop(Step):
         self.task.set_epoch(self.length.epoch_at(self.epoch * self.feed.steps), total_epochs)
         weak = (total_epochs - self.config.augment.off_epochs) * self.feed.steps  # from this place on
         first = self.step - self.epoch * self.feed.steps
-        begun = self.now() - self.seconds
+        started = self.now() - self.seconds
         self.console.begin_epoch(self.epoch, first, self.feed.steps)
         for batch in self.feed.epoch(self.epoch, start=first):
             if self.step >= self.length.total:
                 break
             self.measured = None
             self._run(batch, strong=self.length.place(self.step) < weak)
-            self.seconds = self.now() - begun
+            self.seconds = self.now() - started
             self.console.advance(self.totals)
             self._checkpoint_or_stop()
-        self.seconds = self.now() - begun  # after the last step, for which there was a wait
+        self.seconds = self.now() - started  # after the last step, for which there was a wait
 
     def _checkpoint_or_stop(self) -> None:
         """Save if it is time, stop if told to, refuse to continue with a loss that is not finite."""
         every = self.config.keep.every_steps
-        due = every is not None and self.step % every == 0
+        save_due = every is not None and self.step % every == 0
         wait = self.device.type == "cpu" and self.world.size == 1
-        if wait or due or self.step % CHECK_EVERY == 0 or self.step == self.length.end_of(self.epoch):
+        if wait or save_due or self.step % CHECK_EVERY == 0 or self.step == self.length.end_of(self.epoch):
             broken = not bool(torch.isfinite(self.totals[0]))
-            late = self._late() and self.world.is_main
+            late = self._save_overdue() and self.world.is_main
             left = self._steps_left() if self.world.is_main else None
             flags = broken, self.stop_signal is not None, late, left is not None
             broken, stop, late, shorten = self.world.any_of(*flags)
@@ -126,7 +126,7 @@ class Loop(Step):
                 raise TrainingError(self._not_finite("the loss"))
             if shorten:
                 self._shorten(self.world.gather(left)[0])
-            if due or stop or late or shorten:
+            if save_due or stop or late or shorten:
                 self.save()
             if stop:
                 raise Interrupted(self.stop_signal or signal.SIGTERM, self.run.path)
@@ -177,11 +177,11 @@ class Loop(Step):
         }
         last = self.epoch == self.length.epochs
         if last or self.epoch % self.config.keep.evaluate_every == 0:
-            begun = self.now()
+            started = self.now()
             self.measured = self.evaluate()
             if self.limit is not None:
                 now = self.now()
-                self.limit.validated(now - begun, now=now, step=self.step)
+                self.limit.validated(now - started, now=now, step=self.step)
             record |= {f"val_{name}": value for name, value in self.measured.compute().items()}
             self.measured.settle()
             self._judge(record[f"val_{self.primary.name}"])
@@ -197,15 +197,15 @@ class Loop(Step):
                 self.board.add(record)
         self.console.end_epoch(record)
         now = self.now()
-        late = self.config.keep.every_steps is None and self._late()
-        if self.ended() or self.world.agree(late and self.world.is_main):
+        late = self.config.keep.every_steps is None and self._save_overdue()
+        if self.ended() or self.world.any_rank(late and self.world.is_main):
             self.save()
-        self.ends.append(now)
+        self.epoch_ends.append(now)
         if self.allowance is not None and not self.ended():
             left = self.length.epochs - self.epoch
             try:
-                self.allowance.check(now=now, second=self.ends[0], epochs=len(self.ends), left=left)
-            except Late:
+                self.allowance.check(now=now, second=self.epoch_ends[0], epochs=len(self.epoch_ends), left=left)
+            except DeadlineExceeded:
                 self.save()
                 raise
         return record
@@ -220,11 +220,11 @@ class Loop(Step):
 
     def _hold_best(self) -> None:
         """Hold on to the weights as they are; they are written with the next state, since epochs may be short."""
-        weights, stand = self._weights()
+        weights, unfinished = self._weights()
         if self.world.is_main:
-            self.unwritten = {name: value.clone() for name, value in weights.items()}, stand
+            self.unwritten = {name: value.clone() for name, value in weights.items()}, unfinished
 
-    def _late(self) -> bool:
+    def _save_overdue(self) -> bool:
         """Whether the last state is so old that losing what came after would hurt."""
         return self.now() - self.saved_at > self.config.keep.every_seconds
 
@@ -236,7 +236,7 @@ class Loop(Step):
         self.world.follow(self.task.buffers())
         with (
             self.average.in_place() if self.average is not None else nullcontext(),
-            held_whole(self.task) if self.sharded else nullcontext(),
+            summon_full_params(self.task) if self.sharded else nullcontext(),
             self._autocast(),
         ):
 
@@ -271,7 +271,7 @@ class Loop(Step):
         self._refuse_broken()
         self.world.unite(self.feed.bad)
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
-        kept, memory = optimizer_state(self.optimizer, self.names, self.begun)
+        kept, memory = optimizer_state(self.optimizer, self.names, self.initial_param_groups)
         tensors |= {f"optim.{name}": v for name, v in kept.items()}
         if self.average is not None:
             tensors |= {f"average.{name}": v for name, v in self.average.tensors().items()}
@@ -294,7 +294,7 @@ class Loop(Step):
             self._write_weights(self.run.best_weights, self.unwritten)
             self.unwritten = None
         if self.world.is_main:
-            self.run.settle()
+            self.run.fsync_metrics()
         folder, keep = self.run.states, self.config.keep.states
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
         if self.step:
@@ -303,7 +303,7 @@ class Loop(Step):
 
     def _refuse_broken(self) -> None:
         sound = torch.stack([piece_of(p.detach())[0].isfinite().all() for p in self.task.parameters()]).all()
-        if self.world.agree(not bool(sound)):
+        if self.world.any_rank(not bool(sound)):
             raise TrainingError(self._not_finite("a weight"))
 
     def unreadable(self) -> dict[str, str]:
@@ -324,8 +324,8 @@ class Loop(Step):
     def _write_weights(self, path: Path, kept: Weights) -> None:
         """Write weights, so that the run can be used before it has come to its end."""
         if self.world.is_main:
-            weights, stand = kept
-            save_model(path, weights, self.config.model, self.parts.spec, unfinished=stand)
+            weights, unfinished = kept
+            save_model(path, weights, self.config.model, self.parts.spec, unfinished=unfinished)
 
     def restore(self, state: State) -> None:
         """Go back to where a state was written; an empty one is the start."""
@@ -361,15 +361,15 @@ class Loop(Step):
             self.totals.copy_(state.tensors["totals"])
             self.run.forget_after(self.epoch)
 
-    def _refuse_other_data(self, begun: dict[str, Any]) -> None:
-        changes = differences(begun, self.parts.identity)
+    def _refuse_other_data(self, saved: dict[str, Any]) -> None:
+        changes = differences(saved, self.parts.identity)
         if changes:
             raise StateError(
                 f"the samples are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
                 "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
                 f"this one's weights: --checkpoint {self.run.path}"
             )
-        if changes := differences_beside(begun, self.parts.identity):
+        if changes := differences_beside(saved, self.parts.identity):
             raise StateError(
                 f"what {self.run.path} was begun with is another now: {'; '.join(changes)}. Put it back as it was, or "
                 f"begin another run; it can start from this one's weights: --checkpoint {self.run.path}"

@@ -27,13 +27,13 @@ def check_storable(optimizer: torch.optim.Optimizer, name: str) -> None:
 
 
 def optimizer_state(
-    optimizer: torch.optim.Optimizer, names: Mapping[int, str], begun: list[dict[str, Any]]
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str], initial: list[dict[str, Any]]
 ) -> tuple[dict[str, Tensor], Memory]:
     """Return the tensors an optimizer keeps, by name, and everything else it keeps with their names in their places.
 
     Args:
         names: of the parameters, by their id.
-        begun: `group_settings` before the first step.
+        initial: `group_settings` before the first step.
     """
     tensors: dict[str, Tensor] = {}
     states = []
@@ -48,7 +48,7 @@ def optimizer_state(
             }
         )
     groups = []
-    for number, (now, before) in enumerate(zip(group_settings(optimizer), begun, strict=True)):
+    for number, (now, before) in enumerate(zip(group_settings(optimizer), initial, strict=True)):
         changed = {
             kind: value
             for kind, value in now.items()

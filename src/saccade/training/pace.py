@@ -61,7 +61,7 @@ class Pace:
 
 def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, parts: int = 1) -> Pace:
     """Time a few steps of one of `parts` processes and some validation samples of a run, without keeping anything."""
-    begun = time.monotonic()
+    started = time.monotonic()
     config, spec = resolve(config, choice, data, device)
     whole = config.optim.batch_size  # over all processes
     config = overlay(config, {"optim.batch_size": max(whole // parts, 1)})
@@ -88,7 +88,7 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
             with suppress(BadSample):
                 short.train.sample(0)  # what decodes is loaded once
         made = assemble(probed, choice, short, spec, world=Alone(), device=device)
-        startup, reading = time.monotonic() - begun, 0.0
+        startup, reading = time.monotonic() - started, 0.0
         try:
             found = _time_steps(Step(probed, made, world=Alone(), device=device), few, warm)
             if found.whole:
@@ -104,7 +104,7 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
         reading += found.reading * length / max(taken, 1)
     how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after warm-up"
-    took, every = time.monotonic() - begun, config.keep.evaluate_every
+    took, every = time.monotonic() - started, config.keep.evaluate_every
     return Pace(
         startup + reading, found.step, validation, steps_of_epoch(length, whole), every, how, took=took, reading=reading
     )
@@ -135,35 +135,35 @@ def _validate(made: Parts) -> None:
 
 
 def _time(work: Callable[[], object], device: torch.device) -> float:
-    begun = time.monotonic()
+    started = time.monotonic()
     work()
     _wait(device)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def _time_steps(step: Step, few: int, warm: int) -> _Timed:
     """Time steps of whole batches, or where these take long one of a few samples."""
     step.task.train()
-    begun = time.monotonic()
+    started = time.monotonic()
     batches = _endless(step)
     first = next(batches)
-    reading, batch_size = time.monotonic() - begun, samples_in(first)
+    reading, batch_size = time.monotonic() - started, samples_in(first)
     size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
-    begun = time.monotonic()
+    started = time.monotonic()
     step._run(part_of(first, slice(size)), strong=True)
     # A GPU's first step mostly loads libraries.
-    quick = step.device.type == "cuda" or (time.monotonic() - begun) * batch_size / size < LONG
+    quick = step.device.type == "cuda" or (time.monotonic() - started) * batch_size / size < LONG
     size = batch_size if quick else size
     whole = size == batch_size
     warm, count = (warm, few) if quick else (0, 1)
     for number in range(warm + count):
         if number == warm:
             _wait(step.device)
-            begun = time.monotonic()
+            started = time.monotonic()
         batch = next(batches)
         step._run(batch if whole else part_of(batch, slice(size)), strong=True)
     _wait(step.device)
-    return _Timed(reading, (time.monotonic() - begun) / count * batch_size / size, size, count, whole)
+    return _Timed(reading, (time.monotonic() - started) / count * batch_size / size, size, count, whole)
 
 
 def _endless(step: Step) -> Any:

@@ -39,7 +39,7 @@ class World(Processes):
         """Return for each flag whether any process says so; all flags travel together."""
         return list(flags)
 
-    def agree(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """Return whether any process says so."""
         return self.any_of(flag)[0]
 
@@ -77,9 +77,9 @@ class Together(World):
 
     def any_of(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any process says so; all flags travel together."""
-        said = torch.tensor(flags, dtype=torch.int32, device=self.device)
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        return [bool(flag) for flag in said.tolist()]
+        any_flags = torch.tensor(flags, dtype=torch.int32, device=self.device)
+        dist.all_reduce(any_flags, dist.ReduceOp.MAX)
+        return [bool(flag) for flag in any_flags.tolist()]
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def local_device(name: str) -> torch.device:
     return device
 
 
-def copy_over(task: nn.Module, world: World, *, device: torch.device, probe: Callable[[nn.Module], None]) -> nn.Module:
+def wrap_ddp(task: nn.Module, world: World, *, device: torch.device, probe: Callable[[nn.Module], None]) -> nn.Module:
     """Return a task whose copies in all processes are kept equal by averaging their gradients.
 
     Args:
@@ -144,14 +144,14 @@ def copy_over(task: nn.Module, world: World, *, device: torch.device, probe: Cal
     """
     from torch.nn.parallel import DistributedDataParallel
 
-    unused = world.agree(_leaves_unused(task, probe, device))
+    unused = world.any_rank(_has_unused_parameters(task, probe, device))
     devices = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(
         task, device_ids=devices, find_unused_parameters=unused, gradient_as_bucket_view=True
     )
 
 
-def _leaves_unused(task: nn.Module, probe: Callable[[nn.Module], None], device: torch.device) -> bool:
+def _has_unused_parameters(task: nn.Module, probe: Callable[[nn.Module], None], device: torch.device) -> bool:
     """Tell whether a step leaves a trained parameter without gradient; nothing is changed by trying."""
     kept = [buffer.clone() for buffer in task.buffers()]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -192,7 +192,7 @@ def _is_sharded(module: nn.Module) -> bool:
 
 
 @contextmanager
-def held_whole(module: nn.Module) -> Iterator[None]:
+def summon_full_params(module: nn.Module) -> Iterator[None]:
     """Hold all weights of a sharded module in every process for a while; each may then call it as often as it needs."""
     sharded: list[Any] = [part for part in module.modules() if _is_sharded(part)]
     for part in sharded:

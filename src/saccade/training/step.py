@@ -15,7 +15,7 @@ from .engine import Replay, compile_parts, turn_onednn_on
 from .length import RunLength
 from .optim import CAPTURABLE, Average, build_optimizer, rate_at, scaled_lr, set_rate
 from .optimizer_state import check_storable, group_settings
-from .parallel import World, copy_over, shard
+from .parallel import World, shard, wrap_ddp
 from .setup import Parts
 
 NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart from others
@@ -44,7 +44,7 @@ class Step:
             self._compile()
         self.optimizer = build_optimizer(self.task, config.optim, device=device, capturable=self.graphs)
         check_storable(self.optimizer, config.optim.name)
-        self.begun = group_settings(self.optimizer)
+        self.initial_param_groups = group_settings(self.optimizer)
         self.average = Average(self.task.model, config.keep.ema) if config.keep.ema else None
         self.names = {id(p): name for name, p in self.task.named_parameters()}
         kinds = 2 + len(self.task.running)  # loss, what the task follows, samples
@@ -195,7 +195,7 @@ class Step:
             with self._autocast(), removed(task):
                 task(few, **draw)["loss"].backward()
 
-        self.whole, self.wrapped = copy_over(self.task, self.world, device=self.device, probe=probe), True
+        self.whole, self.wrapped = wrap_ddp(self.task, self.world, device=self.device, probe=probe), True
         self.called = self.whole
         self._compile()
         if self.guard.names:

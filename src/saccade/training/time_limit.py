@@ -23,7 +23,7 @@ class TimeLimit:
     """
 
     until: float  # when the last validation has to have ended, by the run's clock
-    begun: float  # when training began
+    started: float  # when training began
     first_guess: float  # of how many steps a validation takes as long as
     window: tuple[int, float] | None = None  # the step and the time that the present window began with
     late: bool = False  # what the window before said
@@ -68,7 +68,7 @@ class TimeLimit:
         if needed(left) <= room:
             return None
         self.late = not known
-        steps = _most(needed, room - RESERVE * (self.until - self.begun) - SPARE * room, left)
+        steps = _most(needed, room - RESERVE * (self.until - self.started) - SPARE * room, left)
         shortest = max(int(SHORTEST * step), 1)
         if steps < shortest:
             steps = min(max(_most(needed, room, left), 1), shortest)

@@ -167,8 +167,8 @@ def train(
     if resume is not None:
         run = Run.open(resume)
         config = resumed_config(run, recipe, given)
-    elif (begun := begun_before(out)) is not None:  # by this very command, whose settings the run has, filled in
-        run, given = Run.open(begun), {}
+    elif (previous := begun_before(out)) is not None:  # by this very command, whose settings the run has, filled in
+        run, given = Run.open(previous), {}
         config = run.config()
     else:
         (config, notes), run = find_rate(configure(recipe, given), given), None
@@ -197,16 +197,17 @@ def train_config(
         notes: to be said first.
         fitting: what a new run is fitted to before it begins; None trains it as it is.
         opened: its task and samples, where they are open already.
-        allowance: of a run among others; raises `Late`, with its state saved, when all of them will not end in time.
+        allowance: time left to a run among others; raises `DeadlineExceeded`, with its state saved, when not all of
+            them will end in time.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
         console = Console(quiet=quiet or not world.is_main)
         choice, data = opened or open_samples(config.task, config.data)
-        said = list[str]()
+        budget_notes = list[str]()
         if fitting is not None and run is None:
             resolve(config, choice, data, device, given=given)  # what is refused is refused before steps are timed
-            config, said = replace(fitting, say=console.say).fit(config, choice, data, world, device)
+            config, budget_notes = replace(fitting, say=console.say).fit(config, choice, data, world, device)
         resumed = run is not None
         config, spec = resolve(config, choice, data, device, given=given, begun=resumed)
         if run is not None:
@@ -215,10 +216,10 @@ def train_config(
             _refuse_without_weights(config)
         parts = assemble(config, choice, data, spec, world=world, device=device)
         console.judge_by(parts.metrics, parts.primary.name, parts.task.running)
-        console.expect(config, parts.feed.steps, len(parts.validation.source), said=bool(said))
+        console.expect(config, parts.feed.steps, len(parts.validation.source), estimated=bool(budget_notes))
         check_bad(parts.validation.bad, config.data.bad_limit * (held := len(parts.validation.source)), of=held)
         run = run or _new_run(config, out, world, overwrite=overwrite)
-        for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes, *said):
+        for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes, *budget_notes):
             console.say(note)
         with held_alone(run, world):
             loop = Loop(config, run, parts, world=world, device=device, console=console)
@@ -229,11 +230,11 @@ def train_config(
                 _restore(loop, run, console)
             elif fitting is not None and fitting.deadline is not None:
                 loop.limit = TimeLimit(fitting.deadline, loop.now(), fitting.validation)
-            begun = monotonic()
+            started = monotonic()
             try:
                 with console:
                     record = _fit(loop)
-                return _finish(loop, run, parts, record, seconds=monotonic() - begun)
+                return _finish(loop, run, parts, record, seconds=monotonic() - started)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(run.path) from None  # there is something to resume
 

@@ -123,7 +123,7 @@ def run_trial(
         folder: of the trial's own, which holds its state until it ends.
         until: when to stop, on the monotonic clock: raises `OutOfTime`.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     config = overlay(config, {"keep.every_seconds": 10.0, "keep.states": 1, "keep.tensorboard": False})
     with torch_settings(config, device):
         config, spec = resolve(config, ground.choice, ground.data, device)
@@ -139,17 +139,17 @@ def run_trial(
                 loop.restore(load_state(run.states))
             loop.fit()
         except TrainingError as error:
-            return _ended(run, ground.metric, begun, failed=str(error).split(". ")[0])
+            return _ended(run, ground.metric, started, failed=str(error).split(". ")[0])
         finally:
             loop.feed.close()
             parts.validation.close()
             del loop, parts
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    return _ended(run, ground.metric, begun)
+    return _ended(run, ground.metric, started)
 
 
-def _ended(run: Run, metric: MetricSpec, begun: float, *, failed: str = "") -> Trial:
+def _ended(run: Run, metric: MetricSpec, started: float, *, failed: str = "") -> Trial:
     records: list[dict[str, Any]] = run.metrics()
     name = f"val_{metric.name}"
     scores = tuple((record["epoch"], float(record[name])) for record in records if name in record)
@@ -157,4 +157,4 @@ def _ended(run: Run, metric: MetricSpec, begun: float, *, failed: str = "") -> T
     score = None if failed or not scores else scores[-1][1]
     if score is not None and score != score:
         score, failed = None, f"its {metric.words} is not a number"
-    return Trial(score, losses, scores, time.monotonic() - begun, failed)
+    return Trial(score, losses, scores, time.monotonic() - started, failed)

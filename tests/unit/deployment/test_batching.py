@@ -120,7 +120,7 @@ def test_who_has_hung_up_costs_no_forward_pass():
         model.go.clear()
         first = asyncio.create_task(batcher.submit(image(0)))
         await asyncio.sleep(0.02)
-        left = asyncio.create_task(batcher.submit(image(1), gone=gone))
+        left = asyncio.create_task(batcher.submit(image(1), disconnected=gone))
         cancelled = asyncio.create_task(batcher.submit(image(2)))
         last = asyncio.create_task(batcher.submit(image(3)))
         await asyncio.sleep(0)
@@ -188,7 +188,7 @@ def test_who_cannot_be_asked_whether_he_is_there_is_answered():
         raise RuntimeError("unknown")
 
     async def scene(batcher, model):
-        assert (await batcher.submit(image(3), gone=gone))[0] == 3
+        assert (await batcher.submit(image(3), disconnected=gone))[0] == 3
         assert batcher.alive
 
     play(scene)

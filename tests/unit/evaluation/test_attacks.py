@@ -28,8 +28,8 @@ def labelled(ask) -> Tensor:
 
 def attack_all(ask, valid, attack, clean=CLEAN):
     plain, gradient = look(ask, clean, valid)
-    once = fgsm(ask, clean, valid, attack, begun=plain, gradient=gradient)
-    return plain, once, pgd(ask, clean, valid, attack, begun=once, rng_keys=list(range(len(clean))))
+    once = fgsm(ask, clean, valid, attack, start=plain, gradient=gradient)
+    return plain, once, pgd(ask, clean, valid, attack, start=once, rng_keys=list(range(len(clean))))
 
 
 def test_loss_rises_and_accuracy_falls_from_clean_to_fgsm_to_pgd():
@@ -74,11 +74,11 @@ def test_masked_gradient_fools_fgsm_and_is_exposed_by_pgd_with_restarts():
     valid = torch.nn.functional.one_hot(ask(CLEAN).argmax(1), 4).bool()
     plain, gradient = look(ask, CLEAN, valid)
     assert not gradient.any()
-    once = fgsm(ask, CLEAN, valid, attack, begun=plain, gradient=gradient)
+    once = fgsm(ask, CLEAN, valid, attack, start=plain, gradient=gradient)
     assert not once.wrong.any()  # as if it could not be attacked
     words = list(range(len(CLEAN)))
-    assert not pgd(ask, CLEAN, valid, Attack(epsilon=8, restarts=1), begun=once, rng_keys=words).wrong.any()
-    assert pgd(ask, CLEAN, valid, attack, begun=once, rng_keys=words).wrong.float().mean() > 0.5
+    assert not pgd(ask, CLEAN, valid, Attack(epsilon=8, restarts=1), start=once, rng_keys=words).wrong.any()
+    assert pgd(ask, CLEAN, valid, attack, start=once, rng_keys=words).wrong.float().mean() > 0.5
 
 
 def test_saturated_shares_are_exposed_by_the_margin():
@@ -98,9 +98,9 @@ def test_random_starts_do_not_depend_on_the_rest_of_the_batch():
     valid = labelled(ask)
     attack = Attack(epsilon=4, restarts=3)
     whole = attack_all(ask, valid, attack)[2]
-    begun, gradient = look(ask, CLEAN[9:12], valid[9:12])
-    begun = fgsm(ask, CLEAN[9:12], valid[9:12], attack, begun=begun, gradient=gradient)
-    part = pgd(ask, CLEAN[9:12], valid[9:12], attack, begun=begun, rng_keys=[9, 10, 11])
+    start, gradient = look(ask, CLEAN[9:12], valid[9:12])
+    start = fgsm(ask, CLEAN[9:12], valid[9:12], attack, start=start, gradient=gradient)
+    part = pgd(ask, CLEAN[9:12], valid[9:12], attack, start=start, rng_keys=[9, 10, 11])
     assert torch.equal(part.wrong, whole.wrong[9:12])
     assert torch.allclose(part.images, whole.images[9:12], atol=1e-6)
 

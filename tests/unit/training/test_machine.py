@@ -233,7 +233,7 @@ def test_a_log_without_a_terminal_says_how_long_it_takes_and_moves_on(monkeypatc
     clock = iter(range(0, 100_000, 4))
     monkeypatch.setattr("saccade.training.console.time.monotonic", lambda: float(next(clock)))
     console = Console()
-    console.expect(configure(None, {"schedule.epochs": 50, "optim.batch_size": 10}), 20, 100, said=False)
+    console.expect(configure(None, {"schedule.epochs": 50, "optim.batch_size": 10}), 20, 100, estimated=False)
     console.begin_epoch(0, 0, 20)
     totals = machine.torch.tensor([30.0, 10.0])
     for _ in range(20):
@@ -250,7 +250,7 @@ def test_a_run_of_seconds_is_not_spoken_of(monkeypatch, capsys):
     clock = iter(number * 0.7 for number in range(1000))
     monkeypatch.setattr("saccade.training.console.time.monotonic", lambda: next(clock))
     console = Console()
-    console.expect(configure(None, {"schedule.epochs": 1, "optim.batch_size": 10}), 8, 10, said=False)
+    console.expect(configure(None, {"schedule.epochs": 1, "optim.batch_size": 10}), 8, 10, estimated=False)
     console.begin_epoch(0, 0, 8)
     for _ in range(8):
         console.advance(machine.torch.tensor([30.0, 10.0]))

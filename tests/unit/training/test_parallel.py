@@ -4,7 +4,15 @@ from torch import nn
 
 from saccade.config import ConfigError, TrainConfig
 from saccade.training.loop import Loop
-from saccade.training.parallel import Alone, _leaves_unused, fill, join_world, local_device, piece_of, whole_state
+from saccade.training.parallel import (
+    Alone,
+    _has_unused_parameters,
+    fill,
+    join_world,
+    local_device,
+    piece_of,
+    whole_state,
+)
 
 
 class Branches(nn.Module):
@@ -27,7 +35,7 @@ def test_parameters_without_gradient_are_found_and_nothing_is_changed_by_looking
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    unused = _leaves_unused(task, lambda module: module(torch.randn(6, 2)).backward(), torch.device("cpu"))
+    unused = _has_unused_parameters(task, lambda module: module(torch.randn(6, 2)).backward(), torch.device("cpu"))
     assert unused == (not both)
     assert torch.equal(torch.rand(4), expected)
     assert all(torch.equal(value, before[name]) for name, value in task.state_dict().items())
@@ -37,7 +45,7 @@ def test_parameters_without_gradient_are_found_and_nothing_is_changed_by_looking
 def test_frozen_parameters_do_not_count_as_unused():
     task = Branches(both=False)
     task.second.requires_grad_(False)
-    assert not _leaves_unused(task, lambda module: module(torch.randn(6, 2)).backward(), torch.device("cpu"))
+    assert not _has_unused_parameters(task, lambda module: module(torch.randn(6, 2)).backward(), torch.device("cpu"))
 
 
 def test_run_of_one_process_agrees_with_itself(monkeypatch):
@@ -45,8 +53,8 @@ def test_run_of_one_process_agrees_with_itself(monkeypatch):
     with join_world(torch.device("cpu")) as world:
         assert (world.rank, world.size, world.is_main) == (0, 1, True)
         assert world.any_of(True, False, True) == [True, False, True]
-        assert world.agree(True)
-        assert not world.agree(False)
+        assert world.any_rank(True)
+        assert not world.any_rank(False)
         assert world.gather("mine") == ["mine"]
         assert torch.equal(world.total(torch.ones(2)), torch.ones(2))
 

@@ -19,7 +19,7 @@ import torch
 from ...config import TrainConfig, overlay
 from ...files import read_record, write_text
 from ...runs import Run, hold
-from ...training.allowance import Allowance, Late
+from ...training.allowance import Allowance, DeadlineExceeded
 from ...training.loop import Interrupted, TrainingError
 from ...training.pace import Pace, measure_pace
 from ...training.parallel import local_device
@@ -54,7 +54,7 @@ def train_run(
                 _train(config, path, cache or DataCache(), allowance)
     except Interrupted:
         raise
-    except Late as late:
+    except DeadlineExceeded as late:
         return Outcome("late", str(late), late.epoch_seconds)
     except torch.OutOfMemoryError as error:
         return Outcome("memory", str(error).splitlines()[0])

@@ -105,10 +105,10 @@ def attack_batch(
     found[ZERO][kept] = gradient.flatten(1).abs().amax(1) == 0
     worst = plain
     for attack in sorted(attacks, key=lambda attack: attack.epsilon):
-        once = fgsm(ask, clean, valid, attack, begun=plain, gradient=gradient)
+        once = fgsm(ask, clean, valid, attack, start=plain, gradient=gradient)
         found[f"fgsm.{attack.epsilon:g}"][kept] = ~once.wrong
-        begun, own = once.join(worst), [rng_keys[int(place)] for place in kept]
-        worst = pgd(ask, clean, valid, attack, begun=begun, rng_keys=own)
+        start, own = once.join(worst), [rng_keys[int(place)] for place in kept]
+        worst = pgd(ask, clean, valid, attack, start=start, rng_keys=own)
         found[f"pgd.{attack.epsilon:g}"][kept] = ~worst.wrong
     return found
 
@@ -124,16 +124,16 @@ def look(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
     return Worst(clean.clone(), ~is_right(logits, valid), cross_entropy(logits, valid)), gradient
 
 
-def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst, gradient: Tensor) -> Worst:
+def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, start: Worst, gradient: Tensor) -> Worst:
     """Move every value by epsilon along the sign of the loss' gradient, once.
 
     Args:
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        begun: the worst so far, as `look` returned it.
+        start: the worst so far, as `look` returned it.
         gradient: at the clean images.
     """
-    worst = begun.copy()
+    worst = start.copy()
     left = (~worst.wrong).nonzero()[:, 0]  # an answer that is wrong already stays wrong
     if len(left):
         moved = (clean[left] + attack.reach * gradient[left].sign()).clamp(0, 1)
@@ -142,16 +142,16 @@ def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst
     return worst
 
 
-def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst, rng_keys: Sequence[int]) -> Worst:
+def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, start: Worst, rng_keys: Sequence[int]) -> Worst:
     """Take many small steps along the sign of the gradient from several starts; stop where an answer is wrong.
 
     Args:
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        begun: the worst so far, FGSM's point included.
+        start: the worst so far, FGSM's point included.
         rng_keys: one an image, which its random starts are functions of.
     """
-    worst, first = begun.copy(), begun.images.clone()
+    worst, first = start.copy(), start.images.clone()
     for restart in range(attack.restarts):
         left = (~worst.wrong).nonzero()[:, 0]
         if not len(left):

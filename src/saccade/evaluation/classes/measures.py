@@ -100,10 +100,10 @@ def matthews(answers: Answers) -> Statistic:
     labels, predictions = one_hot(answers.labels, classes), one_hot(answers.prediction, classes)
 
     def statistic(weights: np.ndarray) -> np.ndarray:
-        true, said = np.asarray(weights @ labels), np.asarray(weights @ predictions)
+        true, predicted = np.asarray(weights @ labels), np.asarray(weights @ predictions)
         total, correct = true.sum(1), weights @ answers.correct
-        above = correct * total - (true * said).sum(1)
-        below = np.sqrt((total**2 - (true**2).sum(1)) * (total**2 - (said**2).sum(1)))
+        above = correct * total - (true * predicted).sum(1)
+        below = np.sqrt((total**2 - (true**2).sum(1)) * (total**2 - (predicted**2).sum(1)))
         return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
     return statistic

@@ -8,7 +8,7 @@ from ...report.page import Section, fold, grid, paragraph, table
 from ...report.rows import Interval, share_chart
 from ...report.tally import Score
 from ..findings import Evaluated, Findings
-from ..page_parts import NAME, change, change_ends, is_sure, number_cell
+from ..page_parts import NAME, change, change_interval, is_sure, number_cell
 from ..robust import mean_name
 
 WORST = 20  # classes shown at once
@@ -29,7 +29,7 @@ def class_sentence(result: Findings) -> str:
     for name in list(result.runs)[1:]:
         found = result.difference(name)
         sure = "more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
-        value, ends = change(found.value, result.primary), change_ends(found, result.primary)
+        value, ends = change(found.value, result.primary), change_interval(found, result.primary)
         text += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
     return text
 

@@ -13,7 +13,7 @@ from saccade.comparison.run import clock as under_test
 from saccade.comparison.run.clock import Clock, Job, Limits, part_of
 from saccade.comparison.run.worker import Outcome
 from saccade.config import TrainConfig, overlay
-from saccade.training.allowance import Allowance, Late
+from saccade.training.allowance import Allowance, DeadlineExceeded
 from saccade.training.pace import Pace
 
 Load = Callable[[float], float]  # how much slower everything is than planned, by the second
@@ -63,7 +63,7 @@ class Machine:
                 if allowance is not None and epoch < job.epochs:
                     left = job.epochs - epoch
                     allowance.check(now=self.time, second=ends[0], epochs=epoch, left=left)
-            except Late as late:
+            except DeadlineExceeded as late:
                 return Outcome("late", str(late), late.epoch_seconds)
         return Outcome("finished")
 
@@ -196,7 +196,7 @@ def test_a_run_is_late_when_it_and_what_follows_will_surely_not_end_in_time(rest
     allowance.check(now=50.0, second=1.0, epochs=1, left=1000)  # the first epoch compiles
     # Twice as slow as planned, by 25 epochs: a tenth more than 60 s may be chance.
     allowance.check(now=40.0, second=-10.0, epochs=26, left=int(32 - rest))
-    with pytest.raises(Late) as late:
+    with pytest.raises(DeadlineExceeded) as late:
         allowance.check(now=40.0, second=-10.0, epochs=26, left=int(34 - rest))
     assert late.value.epoch_seconds == 2.0
     allowance.check(now=40.0, second=38.0, epochs=2, left=int(34 - rest))  # one epoch does not say much
