@@ -1,4 +1,4 @@
-"""What a model is trained for: each task a folder, all of them one contract (`task.py`)."""
+"""What a model is trained for: each task a folder of small roles: reader, codec, task, metrics, presenter, hosts."""
 
 from .answer import Answer
 from .auxiliary import (
@@ -17,6 +17,7 @@ from .detection import Detect
 from .hosts import Hosts
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
+from .numbers import NumberMetrics
 from .presenter import Presenter, RankedPresenter
 from .reader import Reader
 from .registering import TASKS, register_task
@@ -40,6 +41,7 @@ __all__ = [
     "MetricSpec",
     "Metrics",
     "Multilabel",
+    "NumberMetrics",
     "Presenter",
     "RankedPresenter",
     "Reader",
