@@ -16,7 +16,8 @@ from saccade.training.engine import torch_settings
 from saccade.training.loop import Loop
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
-from saccade.training.setup import assemble, resolve
+from saccade.training.resolve import resolve
+from saccade.training.setup import assemble
 
 
 class Side(Protocol):

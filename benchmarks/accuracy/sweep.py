@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from saccade.training.defaults import strength_settings
+from saccade.settings.strength import strength_settings
 
 MODELS = {  # of each family one; patches of small images are those that the recipe gives it
     "nommer": "nommer_tiny",
@@ -270,9 +270,9 @@ class Sweep:
 
     def measure(self, family: str, values: dict[str, Any], seed: int, epochs: int) -> None:
         from saccade.config import overlay
-        from saccade.training.defaults import batch_for
+        from saccade.settings.sizes import batch_for
         from saccade.training.recipes import configure
-        from saccade.training.setup import resolve
+        from saccade.training.resolve import resolve
         from saccade.training.trial import SEED, OutOfTime, prepare_ground, run_trial
 
         args, model = self.args, MODELS[family]
@@ -323,7 +323,7 @@ class Sweep:
 def own_rate(name: str, samples: int) -> float:
     """Return the rate that a family's model gets by itself for so many images, before it is scaled to their batches."""
     from saccade.settings.families import family_of
-    from saccade.training.defaults import batch_for
+    from saccade.settings.sizes import batch_for
     from saccade.training.recipes import configure
 
     usual, family = configure("small", {}), family_of("small", MODELS[name])

@@ -42,7 +42,8 @@ from saccade.training.engine import torch_settings
 from saccade.training.loop import Loop
 from saccade.training.parallel import Alone, local_device
 from saccade.training.recipes import configure
-from saccade.training.setup import assemble, limit_samples, resolve
+from saccade.training.resolve import resolve
+from saccade.training.setup import assemble, limit_samples
 
 ALLOCATOR, KEPT = "MIMALLOC_PURGE_DELAY", "1000"  # what the command `saccade` sets, see `saccade.cli`
 

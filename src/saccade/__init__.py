@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from .settings.recipes import list_recipes
     from .tasks import Classify, Distillation, Multilabel, Regress, RelativeLocalization, TokenLabelling
+    from .training.plan import plan
     from .training.train import train
     from .tuning.tune import tune
 
@@ -79,6 +80,7 @@ __all__ = [
     "load_model",
     "load_official",
     "optimize",
+    "plan",
     "predict",
     "serve",
     "train",
@@ -98,6 +100,7 @@ HOMES = {
     "list_recipes": "settings.recipes",
     "load_model": "building",
     "optimize": "deployment.optimize",
+    "plan": "training.plan",
     "predict": "deployment.predict",
     "serve": "deployment.serve",
     "train": "training.train",

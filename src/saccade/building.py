@@ -19,12 +19,12 @@ from .earlier import restore_options
 from .freezing import freeze_all_but_classifier, freeze_lower
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError
-from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
 from .plugins.trained import new_parameters, zero_new_classifier
 from .pretrained import PREFIX, class_words, find_specification, match_classes, open_timm
 from .registry import option_hints, parse_options
+from .settings.sizes import SMALL_SIDE
 from .starting import start_from, weights_file
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
 from .tasks.hosting import PREFIX as HOSTED

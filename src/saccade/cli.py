@@ -16,7 +16,7 @@ from .commands import Args
 from .wording import is_memory_error
 
 VERBS = (
-    *("train", "watch", "tune", "compare", "evaluate", "explain"),
+    *("train", "plan", "watch", "tune", "compare", "evaluate", "explain"),
     *("predict", "export", "serve", "data", "models", "kernels", "benchmark"),
 )
 

@@ -8,7 +8,7 @@ from .config import read_yaml, short
 from .files import read_small
 from .metadata import constructor_options, takes
 from .models._identify import resolve_name
-from .registry import split_options
+from .settings.named import split_options
 from .weights import SOURCES
 
 SETTINGS, MOST = "config.yaml", 2**20  # of the run, beside its weights; bytes

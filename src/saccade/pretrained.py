@@ -18,7 +18,7 @@ from .models import CheckpointError
 from .models._identify import resolve_name
 from .models._official import read_checkpoint
 from .published import MISFITS, build_published, is_ours
-from .registry import split_options
+from .settings.named import split_options
 
 PREFIX = "timm:"
 WAIT = 5  # seconds for the hub to answer

@@ -9,7 +9,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from .config import ConfigError, fit_value, nearest, read_value
+from .settings import ConfigError, fit_value, nearest, read_value
+from .settings.named import split_options
 
 Thing = TypeVar("Thing")
 
@@ -165,36 +166,6 @@ def join_hints(*several: Mapping[str, Any]) -> dict[str, Any]:
         for name, hint in hints.items():
             joined[name] = hint if joined.get(name, hint) == hint else joined[name] | hint
     return joined
-
-
-def split_options(text: str) -> list[str]:
-    """Cut options at commas that are not inside of brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[{(") - (letter in "]})")
-        if letter == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part for part in parts if part.strip()]
-
-
-def combine(below: str | None, above: str | None) -> str | None:
-    """Return "name:option=value,..." with the options of another text over it; the other text if its name differs."""
-    if below is None or above is None or name_of(below) != name_of(above):
-        return above
-    options = {**texts_of(below), **texts_of(above)}
-    return f"{name_of(below)}:{','.join(options.values())}" if options else name_of(below)
-
-
-def name_of(text: str) -> str:
-    """Return the name in "name:option=value,..."."""
-    return text.partition(":")[0].strip()
-
-
-def texts_of(text: str) -> dict[str, str]:
-    """Return the options in "name:option=value,..." by name, each as it was written."""
-    return {item.partition("=")[0].strip(): item.strip() for item in split_options(text.partition(":")[2])}
 
 
 def _where(thing: Any) -> str:

@@ -25,6 +25,7 @@ from .models._identify import Unfilled, describe, resolve_name
 from .models._official import compare, read_checkpoint
 from .models._published import rename_foreign
 from .pretrained import find_pretrained
+from .settings.facts import Weights
 from .tasks.segmentation.pyramid import FeaturePyramid
 from .weights import find_weights, unfinished_note
 
@@ -80,18 +81,7 @@ def weights_file(config: ModelConfig) -> Path | None:
     return file
 
 
-@dataclass(frozen=True)
-class Known:
-    """What weights were trained with, and go on with best: size and channels of images, their scale, the geometry."""
-
-    img_size: int
-    in_chans: int
-    mean: list[float]
-    std: list[float]
-    options: dict[str, Any]  # of the model's constructor
-
-
-def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
+def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Weights | None:
     """Return what the weights that a model starts from, perhaps a run's, were trained with; None for random weights."""
     file = weights_file(config)
     if file is None:
@@ -99,14 +89,14 @@ def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
     about, _ = restore_options(file, read_about(file))
     patches = {"patch_size": 16} if "patch16" in resolve_name(config.name) else {}  # small images get others else
     if "model" not in about:
-        return Known(cfg["input_size"][-1], 3, list(cfg["mean"]), list(cfg["std"]), patches)
+        return Weights(cfg["input_size"][-1], 3, list(cfg["mean"]), list(cfg["std"]), patches)
     try:
         check_inputs({"outputs": about.get("classes"), **about})
         spec, model = InputSpec.from_dict(about), check_model(about["model"], resolve=resolve_name)
     except (ValueError, KeyError, TypeError) as error:  # the file may be a stranger's
         raise CheckpointError(f"{file} cannot be started from: {error}") from None
     options = model.options if resolve_name(model.name) == resolve_name(config.name) else {}
-    return Known(spec.img_size, spec.in_chans, list(spec.mean), list(spec.std), patches | options)
+    return Weights(spec.img_size, spec.in_chans, list(spec.mean), list(spec.std), patches | options)
 
 
 def model_of(checkpoint: str | None) -> str | None:

@@ -27,7 +27,7 @@ from . import (
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
 WRITES = (
-    r"config\.yaml|metrics\.(jsonl|csv)|(summary|bad_samples|bad_pictures)\.json|report\.html|(model|last|best|predictions|scores)\.safetensors"
+    r"config\.yaml|metrics\.(jsonl|csv)|(summary|decisions|bad_samples|bad_pictures)\.json|report\.html|(model|last|best|predictions|scores)\.safetensors"
     r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
     r"|tensorboard(/events\.out\.[^/]+)?"
 )
@@ -35,6 +35,20 @@ WRITES = (
 
 def flags(parser: ArgumentParser) -> None:
     """Train a model on your images, or resume a run."""
+    add_settings(parser)
+    parser.add_argument("--out", metavar="DIR", help="output directory of the run (default: a new one under runs/)")
+    parser.add_argument("--resume", metavar="RUN", help="resume a run directory from its last saved state")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    parser.add_argument("--quiet", action="store_true", help=SILENT)
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the resolved settings and exit; `saccade plan` explains them",
+    )
+
+
+def add_settings(parser: ArgumentParser) -> None:
+    """Add the dataset and the flags that are settings of a run."""
     parser.add_argument("data", metavar="DATA", nargs="?", help=DATA)
     parser.add_argument("--columns", metavar=COLUMNS_AS, help=COLUMNS)
     parser.add_argument("--task", help=TASK)
@@ -52,8 +66,6 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--lr", type=float, help=help_of("optim.lr"))
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help=IMG_SIZE)
     parser.add_argument("--seed", type=int, metavar="N", help=help_of("seed", default="0"))
-    parser.add_argument("--out", metavar="DIR", help="output directory of the run (default: a new one under runs/)")
-    parser.add_argument("--resume", metavar="RUN", help="resume a run directory from its last saved state")
     parser.add_argument("--device", help=BEST_DEVICE)
     add_kernels(parser, default=None)
     parser.add_argument("--workers", type=int, metavar="N", help=AUTO_WORKERS)
@@ -63,30 +75,26 @@ def flags(parser: ArgumentParser) -> None:
         help="time budget, e.g. 10m or 1h30m; the number of epochs is reduced to fit (default: none; on a CPU 15m "
         "if no recipe, model, optimizer, schedule or image size is set)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
-    parser.add_argument("--quiet", action="store_true", help=SILENT)
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the settings and exit; defaults that depend on the dataset or device are not resolved yet",
-    )
 
 
 def run(args: Args) -> int:
-    """Train, or print the settings before the dataset is read."""
-    from ..config import parse_settings, to_yaml
+    """Train, or print the settings that would be trained with."""
+    from ..settings import parse_settings, to_yaml
 
     settings = parse_settings(args["set"] or [])
-    with quick_imports():
-        from ..training.loop import Interrupted
-        from ..training.recipes import SHORT_FLAGS, configure, gather_settings
-        from ..training.train import train as run_training
-
     plugins = [part for text in args.plugin or [] for part in text.split("+")]
     if args.print_config:
-        short = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
-        print(to_yaml(configure(args.recipe, gather_settings(settings, **short, plugins=plugins))), end="")
+        with quick_imports():
+            from ..training.recipes import SHORT_FLAGS
+            from ..training.resolve import resolved_config
+
+        named = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
+        print(to_yaml(resolved_config(args.recipe, settings, **named, plugins=plugins)), end="")
         return 0
+    with quick_imports():
+        from ..training.loop import Interrupted
+        from ..training.train import train as run_training
+
     try:
         run_training(args.data, **args.given_to(run_training, plugins=plugins, settings=settings))
     except Interrupted as stop:

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..settings.sizes import steps_of_epoch
+
 Item = TypeVar("Item")
 Key = Any  # int or Tensor: the same arithmetic serves both
 MASK = 0xFFFFFFFF
@@ -92,11 +94,6 @@ class Order:
         for begin in range(start * self.batch_size, used, self.batch_size):
             mine = part(min(self.batch_size, used - begin), self.rank, self.world)
             yield slice(begin + mine.start, begin + mine.stop)
-
-
-def steps_of_epoch(samples: int, batch_size: int) -> int:
-    """Return how many steps an epoch has: whole batches, of a smaller set one; repeated images make it no longer."""
-    return max(samples // batch_size, 1)
 
 
 def part(length: int, index: int, count: int) -> slice:

@@ -15,8 +15,8 @@ from ..data.split import identity
 from ..data.table import columns_as_trained, parse_columns
 from ..kernels import apply
 from ..loading import LoadedModel, find_target, open_device, open_model
-from ..registry import combine, texts_of
 from ..runs import Run
+from ..settings.named import combine, texts_of
 from ..tasks import Task
 from ..tasks.opening import TaskChoice, choose_task, open_samples
 

@@ -1,5 +1,6 @@
 """Recipes by their names or files: settings, and variants of them for some models."""
 
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from importlib import resources
@@ -19,17 +20,19 @@ def list_recipes() -> list[str]:
 
 def read_recipe(name: str) -> dict[str, Any]:
     """Return the settings of a recipe by its name or its file."""
-    if name in list_recipes():
-        text = (resources.files("saccade.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
-    elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
-    else:
-        known = list_recipes()
-        raise ConfigError(
-            f"unknown recipe {name!r}; choose from {', '.join(known)}, or give a YAML file{nearest(name, known)}"
-        )
     source = f"recipe {name}"
-    return drop_retired(read_yaml(text, source=source), source=source)  # it may be a run's settings
+    return drop_retired(read_yaml(_text_of(name), source=source), source=source)  # it may be a run's settings
+
+
+def _text_of(name: str) -> str:
+    known = list_recipes()
+    if name in known:
+        return (resources.files("saccade.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    if Path(name).is_file():
+        return Path(name).read_text(encoding="utf-8")
+    raise ConfigError(
+        f"unknown recipe {name!r}; choose from {', '.join(known)}, or give a YAML file{nearest(name, known)}"
+    )
 
 
 def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -52,3 +55,19 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
 def choose_variants(variants: Mapping[str, Any], *names: str) -> list[Any]:
     """Return the settings of every pattern that fits one of a model's names, in the order of the file: later win."""
     return [more for pattern, more in variants.items() if any(fnmatchcase(name, pattern) for name in names)]
+
+
+def recipe_header(name: str) -> dict[str, str]:
+    """Return what the comment at the head of a recipe says, by the word before the colon, such as "cost"."""
+    found: dict[str, str] = {}
+    last = ""
+    for line in _text_of(name).splitlines():
+        if not line.startswith("#"):
+            break
+        head = re.match(r"# (\w+): +(.*)", line)
+        if head is not None:
+            last = head[1]
+            found[last] = head[2].strip()
+        elif last:
+            found[last] += f" {line[1:].strip()}"
+    return found

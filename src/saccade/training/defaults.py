@@ -3,20 +3,17 @@
 import io
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from ..config import AugmentConfig, ConfigError, TrainConfig, overlay
-from ..data.draws import steps_of_epoch
+from ..config import TrainConfig
 from ..data.source import Source, Stream
-from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
+from ..settings.sizes import SMALL_SIDE, side_for, steps_of_epoch
+from ..settings.strength import share_of_full
 from ..wording import count_of
 
-MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
 SAMPLED = 48  # images whose size is looked at
-FEWEST = 16  # images in a batch that was made smaller
 FEW = 5000  # photographs that are few to learn from alone
 CIFAR = "cifar"  # recipe of sets like it
 MANY, SMALLEST = 16_000, 32  # images, and pixels that they are trained at, from where and up to where it is taken
@@ -25,33 +22,7 @@ FROM_SCRATCH = (
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
 )
 FORWARD = 0.3  # of a sample's time in training: to be asked about
-PLAIN = 15  # epochs of a run, up to which it is best off without augmentation that grows with them
-HIGHEST = {"rand_magnitude": 10.0, "mix_prob": 1.0, "erase": 1.0, "jitter": 1.0}  # that augmentation can be made
-SAY_STRENGTH = ("rand_ops", "rand_magnitude", "mixup", "cutmix", "mix_prob", "erase", "jitter")  # settings of `augment`
 VALIDATING, VALIDATIONS = 0.03, 20  # share of a run's time that they take; of the epochs asked for, so many at least
-
-
-def side_for(side: int | None, usual: int, *, largest: int | None = None) -> int:
-    """Return the side that images in files are trained at if none is asked for.
-
-    Args:
-        side: their typical one; None if it is not known.
-        usual: the model's own.
-        largest: of a task for whose answers details matter: what larger images are brought to.
-
-    Returns:
-        The usual side of a model for large images; for one that is made for small ones, that of the images
-        themselves, in steps of 32 pixels and at most 96. With `largest` the images' own, whatever the model's.
-    """
-    if side is not None and largest is not None:
-        return min(max(side // 32 * 32, 32), largest)
-    return usual if side is None or usual > SMALL_SIDE else min(max(side // 32 * 32, usual), MIDDLE)
-
-
-def options_for(name: str, options: dict[str, Any], side: int) -> dict[str, Any]:
-    """Return a model's options with those that it asks for where images are larger than what it was made for."""
-    more = OPTIONS_ABOVE_SMALL.get(name, {}) if side > SMALL_SIDE else {}
-    return options | {option: value for option, value in more.items() if option not in options}
 
 
 def typical_side(data: Source | Stream) -> int | None:
@@ -82,60 +53,6 @@ def _many_small(samples: int, side: int) -> bool:
     return samples >= MANY and side <= SMALLEST
 
 
-def batch_for(config: TrainConfig, samples: int | None, *, few_rate: float | None = None) -> tuple[int, float]:
-    """Return batch size and learning rate such that an epoch has as many steps as the settings ask for at least.
-
-    Batches are halved, and the learning rate falls by the root of a half each time, as suits optimizers that divide by
-    the gradient's size.
-
-    Args:
-        few_rate: what it falls from; the settings' own if not given.
-    """
-    batch, least, halvings = config.optim.batch_size, config.optim.least_steps, 0
-    while least is not None and samples is not None and steps_of_epoch(samples, batch) < least and batch >= 2 * FEWEST:
-        batch, halvings = batch // 2, halvings + 1
-    if not halvings:
-        return batch, config.optim.lr
-    rate = config.optim.lr if few_rate is None else few_rate
-    return batch, float(f"{rate * 0.5 ** (halvings / 2):.3g}")
-
-
-def settle_strength(config: TrainConfig, epochs: int) -> TrainConfig:
-    """Return settings whose augmentation suits a run of so many epochs, if they say what is the length for all of it.
-
-    A run that sees its images a few times does not learn them by heart, and what makes them harder costs it accuracy.
-    """
-    if config.augment.full_epochs is None:
-        return config
-    strength = _share_of_full(config.augment.full_epochs, epochs)
-    weaker = strength_settings(config.augment, strength) if strength < 1 else {}
-    return overlay(config, {**weaker, "augment.full_epochs": None})
-
-
-def _share_of_full(full: int, epochs: int) -> float:
-    """Return how strong augmentation is in a run of so many epochs, of what it is in one of `full`."""
-    return min(max(epochs - PLAIN, 0) / max(full - PLAIN, 1), 1.0)
-
-
-def settled_strength(resolved: TrainConfig) -> dict[str, Any]:
-    """Return the settings that keep augmentation as strong as it was made, however long another run is."""
-    return {f"augment.{name}": getattr(resolved.augment, name) for name in (*SAY_STRENGTH, "full_epochs")}
-
-
-def strength_settings(augment: AugmentConfig, strength: float) -> dict[str, Any]:
-    """Return the settings that make augmentation so many times as strong as a recipe has it; empty if it has none."""
-    found: dict[str, Any] = {}
-    if augment.rand_ops:
-        found["augment.rand_magnitude"] = min(augment.rand_magnitude * strength, HIGHEST["rand_magnitude"])
-        found |= {"augment.rand_ops": 0} if strength == 0 else {}
-    if augment.mixup or augment.cutmix:
-        found["augment.mix_prob"] = min(augment.mix_prob * strength, 1.0)
-    for name in ("erase", "jitter"):
-        if value := getattr(augment, name):
-            found[f"augment.{name}"] = min(value * strength, HIGHEST[name])
-    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in found.items()}
-
-
 def validate_every(config: TrainConfig, train: int, val: int) -> int:
     """Return after how many epochs to validate where nobody watches, so that it takes a small share of the time.
 
@@ -149,18 +66,6 @@ def validate_every(config: TrainConfig, train: int, val: int) -> int:
         return config.keep.evaluate_every
     share = FORWARD * val / max(min(train, config.data.train_limit or train), 1)
     return max(min(math.ceil(share / VALIDATING), config.schedule.epochs // VALIDATIONS), 1)
-
-
-def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
-    """Return how many epochs there are, from the length in steps where the settings count so."""
-    steps = config.schedule.steps
-    if steps is None:
-        return config.schedule.epochs
-    if samples is None:
-        raise ConfigError(
-            "schedule.steps was given, but the number of samples of the dataset is unknown; give --epochs instead"
-        )
-    return math.ceil(steps / steps_of_epoch(samples, batch))
 
 
 def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:
@@ -191,7 +96,7 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
             f"{count_of(steps, 'step')} per epoch; a smaller --batch-size or more --epochs may help"
         )
     if config.augment.full_epochs is not None and resolved.schedule.epochs < config.augment.full_epochs:
-        share = _share_of_full(config.augment.full_epochs, resolved.schedule.epochs)
+        share = share_of_full(config.augment.full_epochs, resolved.schedule.epochs)
         notes.append(
             f"{count_of(resolved.schedule.epochs, 'epoch')}: "
             + ("RandAugment and mixing are off" if share == 0 else f"augmentation strength scaled to {share:.2g}")

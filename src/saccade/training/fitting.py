@@ -3,18 +3,20 @@
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig, overlay
-from ..data.draws import steps_of_epoch
 from ..data.source import Stream
+from ..settings.decisions import Decision, decide
+from ..settings.facts import Facts, TriedRate
 from ..settings.families import family_of, has_families
+from ..settings.fitting import TRIED
+from ..settings.overrides import names_of
+from ..settings.sizes import steps_of_epoch
 from ..tasks.opening import open_samples
-from .overrides import names_of
 from .parallel import local_device
-from .setup import resolve
+from .resolve import resolve
 from .trial import SEED, SHARE, prepare_ground, run_trial
 
 RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # times the recipe's
@@ -23,14 +25,19 @@ LEAST_STEPS = 20  # below which nothing is learned of a rate
 EPOCHS = 2  # of a trial
 
 
-def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfig, list[str]]:
+def find_rate(
+    config: TrainConfig, given: Mapping[str, Any], *, record: list[Decision] | None = None
+) -> tuple[TrainConfig, list[str]]:
     """Return settings with a rate that was tried out, and a line on it, where the model's family has not been measured.
 
     Five rates are tried on a part of the training samples and judged on another; together they take about a twentieth
     of the run. A rate that the user gave stays, and so does that of a run too short for it.
+
+    Args:
+        given: what the user gave, by dotted name.
+        record: takes who decided what.
     """
-    known = not has_families(config.recipe) or family_of(config.recipe, config.model.name) is not None
-    if known or "optim.lr" in given or config.model.checkpoint or config.model.pretrained:
+    if knows_rate(config, given):
         return config, []
     device = local_device(config.engine.device)
     choice, data = open_samples(config.task, config.data)
@@ -62,12 +69,19 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
         return config, [_untried(config)]
     better = max if ground.metric.larger_is_better else min
     best = better(scores, key=lambda rate: scores[rate])
-    found = replace(config.optim, lr=best, batch_size=batch, least_steps=None)
     edge = " (at the edge of the range)" if best in (min(scores), max(scores)) else ""
-    return replace(config, optim=found), [
+    why = (
         f"no defaults for models like {config.model.name}: learning rate {best:g} was the best of {len(scores)} tried "
-        f"for {EPOCHS} epochs on {limit:,} training samples{edge}; search longer with `saccade tune`, or set --lr"
-    ]
+        f"for {EPOCHS} epochs on {limit:,} training samples{edge}"
+    )
+    config = decide(config, Facts(tried=TriedRate(best, batch, why)), TRIED, record=record)
+    return config, [f"{why}; search longer with `saccade tune`, or set --lr"]
+
+
+def knows_rate(config: TrainConfig, given: Mapping[str, Any]) -> bool:
+    """Tell whether settings have a learning rate for the model, so that none is tried out."""
+    known = not has_families(config.recipe) or family_of(config.recipe, config.model.name) is not None
+    return known or "optim.lr" in given or config.model.checkpoint is not None or config.model.pretrained
 
 
 def _untried(config: TrainConfig) -> str:

@@ -11,6 +11,9 @@ from ..config import TrainConfig, overlay
 from ..data.open import Data
 from ..data.source import Stream
 from ..durations import BudgetError, say_duration
+from ..settings.decisions import Decision, decide
+from ..settings.facts import Facts, TimeFacts
+from ..settings.fitting import TIMED
 from ..settings.recipes import read_recipe
 from ..spawning import cores
 from ..tasks import Task
@@ -61,12 +64,26 @@ class Fitting:
         return self.timed[-1].validation / max(self.timed[-1].step, 1e-9) if self.timed else 0.0
 
     def fit(
-        self, config: TrainConfig, choice: TaskChoice, data: Data, world: World, device: torch.device
+        self,
+        config: TrainConfig,
+        choice: TaskChoice,
+        data: Data,
+        world: World,
+        device: torch.device,
+        *,
+        record: list[Decision] | None = None,
     ) -> tuple[TrainConfig, list[str]]:
-        """Return the settings that fit, and what there is to say about them; all processes call this."""
+        """Return the settings that fit, and what there is to say about them; all processes call this.
+
+        Args:
+            record: who decided what so far; takes what is decided here.
+        """
         free = self.free and device.type == "cpu" and world.size == 1
         if device.type == "cuda" and self._are_many_small(config, choice, data):
-            config = configure(CIFAR, self.given)
+            decided: list[Decision] = []
+            config = configure(CIFAR, self.given, why="many small images, and a GPU", record=decided)
+            if record is not None:
+                record[:] = decided
             if world.is_main:
                 self.say(f"many small images: using the recipe {CIFAR} (override with --recipe {Task.recipe})")
         if self.seconds is None and not free:
@@ -75,6 +92,7 @@ class Fitting:
         if world.is_main:
             self.say("timing a few steps to estimate the duration of the run ...")
         candidates = list(_smaller(config, choice, data)) if free else [config]
+        reached: list[int] = []  # epochs, by the candidates so far
         while candidates:
             candidate = candidates.pop(0)
             pace = world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0]
@@ -84,6 +102,7 @@ class Fitting:
             most = candidate.schedule.epochs if steps is None else -(-steps // pace.steps)
             epochs = world.gather(pace.most_epochs(seconds - self.afterwards - spent, most))[0]
             config = candidate
+            reached.append(epochs)
             if epochs >= min(ENOUGH, most):
                 break
             if world.gather(monotonic() - self.begun > TIMING * seconds)[0]:
@@ -97,7 +116,15 @@ class Fitting:
                 f"epoch takes about {say_duration(pace.seconds(1))}; "
                 "give more time, a smaller model or --img-size, or fewer images (--set data.train_limit=N)"
             )
-        config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})
+        facts = TimeFacts(
+            limit=say_duration(seconds),
+            epochs=epochs,
+            pace=_took(pace, epochs),
+            options=config.model.options if config.model.options != asked.model.options else None,
+            img_size=config.data.img_size if config.data.img_size != asked.data.img_size else None,
+            slow=f"{count_of(reached[0], 'epoch')} of it fit into {say_duration(seconds)}, fewer than {ENOUGH}",
+        )
+        config = decide(asked, Facts(time=facts), TIMED, record=record)
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
         return config, [_said(asked, config, pace, most, to=to)]
 
@@ -130,10 +157,14 @@ def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to:
     epochs = config.schedule.epochs
     if epochs != most:
         chosen.append(f"{count_of(epochs, 'epoch')} instead of {most}")
-    took = f"about {say_duration(pace.seconds(epochs))} ({pace.how})"
+    took = _took(pace, epochs)
     if not chosen:
         return f"{count_of(epochs, 'epoch')}, {took}"
     return f"fitted to {to}{', '.join(chosen)}, {took}; override with --time, --epochs, --model or --img-size"
+
+
+def _took(pace: Pace, epochs: int) -> str:
+    return f"about {say_duration(pace.seconds(epochs))} ({pace.how})"
 
 
 def _machine(config: TrainConfig, data: Data) -> str:

@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import TrainConfig, overlay
-from ..data.draws import steps_of_epoch
 from ..data.feed import part_of, samples_in
 from ..data.image import BadSample
 from ..data.kept import KeptFeed, Memory
 from ..data.open import Data
 from ..data.source import Stream
 from ..data.validation import Validation
+from ..settings.sizes import steps_of_epoch
 from ..tasks.opening import TaskChoice
 from ..wording import count_of
 from .defaults import FORWARD
 from .loop import validate
 from .parallel import Alone
-from .setup import Parts, assemble, keeps_encoded, limit_samples, resolve
+from .resolve import resolve
+from .setup import Parts, assemble, keeps_encoded, limit_samples
 from .step import Step
 
 PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed

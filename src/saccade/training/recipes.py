@@ -1,21 +1,20 @@
 """From a recipe and what a user types to all settings of a run."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..building import parse_plugin, resolve_name
 from ..data.table import parse_columns
-from ..registry import name_of
 from ..settings import ConfigError, TrainConfig, overlay
-from ..settings.families import family_of
+from ..settings.asking import ASKED
+from ..settings.decisions import Decision, decide
+from ..settings.facts import Asked, Facts
+from ..settings.overrides import ADDED, dotted
 from ..settings.recipes import choose_variants, read_recipe, split_variants
 from ..starting import model_of
 from ..tasks import Task
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
-from .defaults import SAY_STRENGTH
-from .overrides import ADDED, INSTEAD, dotted, lay_over
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {
@@ -71,45 +70,46 @@ def gather_settings(settings: Mapping[str, Any] | None = None, **short: Any) -> 
     return given | more
 
 
-def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False) -> TrainConfig:
+def configure(
+    recipe: str | None,
+    given: Mapping[str, Any],
+    *,
+    bare: bool = False,
+    why: str = "named by you",
+    record: list[Decision] | None = None,
+) -> TrainConfig:
     """Return the settings of a recipe for the model, with others laid over them; weights of a run name their model.
 
     Args:
         bare: take the recipe's own plug-ins off; one that is given by name has the recipe's options even so.
+        why: the recipe was chosen, if one is named.
+        record: takes who decided what.
     """
     given = dotted(given)
-    asked = given.get("task")
-    name = recipe or default_recipe(given)
-    if "model.name" not in given and (known := model_of(given.get("model.checkpoint"))) is not None:
-        given = {**given, "model.name": known}
-    values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
-    config = overlay(TrainConfig(), values, source=f"recipe {name}")
-    model, task = given.get("model.name"), asked or config.task
-    find_model = choose_task(task).kind.hosts.find_model if task else resolve_name
-    full = find_model(model or config.model.name)
-    if (family := family_of(name, full)) is not None:
-        config = overlay(config, family.settings, source=f"the family {family.name}")
-    for more in choose_variants(variants, *variant_names(task, full)):
-        config = overlay(config, {key: value for key, value in more.items() if key != "grid"}, source=f"recipe {name}")
-    if model is not None and find_model(model) != find_model(config.model.name):
-        config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
-    if asked is not None and config.task is not None and name_of(asked) != name_of(config.task):
-        config = replace(config, model=replace(config.model, head=None))  # likewise for the recipe's task
-    if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the images
-        given = {"optim.least_steps": None, **given}
-    if {f"augment.{name}" for name in SAY_STRENGTH} & given.keys():  # however long it trains
-        given = {"augment.full_epochs": None, **given}
-    for setting, other in INSTEAD.items():
-        if setting in given:
-            given = {other: None, **given}
-    own = config.model.plugins
-    config = replace(config, model=replace(config.model, plugins=[])) if bare else config
-    config = lay_over(config, {"recipe": name} | dict(given), source="", known=own)
+    facts = Facts(asked=ask(recipe, given, bare=bare, why=why))
+    config = decide(TrainConfig(), facts, ASKED, record=record)
     for text in config.model.plugins:
         parse_plugin(text)
     if config.task is not None:
         choose_task(config.task)
     return config
+
+
+def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why: str = "named by you") -> Asked:
+    """Return what settings are begun from: the recipe, and what is given beside it."""
+    name = recipe or default_recipe(given)
+    if "model.name" not in given and (known := model_of(given.get("model.checkpoint"))) is not None:
+        given = {**given, "model.name": known}
+    values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
+    plain = overlay(TrainConfig(), values, source=f"recipe {name}")
+    task = given.get("task") or plain.task
+    find_model = choose_task(task).kind.hosts.find_model if task else resolve_name
+    full = find_model(given.get("model.name") or plain.model.name)
+    if recipe is None:
+        trained = given.get("model.checkpoint") or given.get("model.pretrained")
+        why = "the default with pretrained weights" if trained else f"the default of the task {task or 'classify'}"
+    texts = variant_names(task, full)
+    return Asked(name, values, variants, why, given, full, find_model, texts, bare=bare)
 
 
 def default_recipe(given: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from ..report.chart import line_chart
 from ..report.markup import Html, breakable, join, shorten, tag
 from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table, typed
 from ..runs import Run, RunError
+from ..settings.decisions import Decision, latest, read_decisions
 from ..tasks import Task
 from ..tasks.opening import choose_task, open_samples
 from ..tasks.page import Shown
@@ -253,20 +254,32 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
     return Section("left-out", UNREAD, table(["Sample", "Why"], rows, caption=caption))
 
 
+def _who(one: Decision | None) -> str:
+    """Return who set a value, and why."""
+    return "" if one is None else one.who if one.who == "you" else f"{one.who}: {one.why}"
+
+
 def _settings(run: Run, config: TrainConfig, reads: str) -> Section:
     base, name = _base(config)
     silent = ("recipe", *(OF_IMAGES if reads == "text" else ()))
     here, there = flatten(config), flatten(base)
+    decided = latest(read_decisions(run.path), config)
     rows = [
-        [tag("code", breakable(key)), _setting(value), _setting(there[key], automatic=key in AUTOMATIC)]
+        [
+            tag("code", breakable(key)),
+            _setting(value),
+            _setting(there[key], automatic=key in AUTOMATIC),
+            *([_who(decided.get(key))] if decided else []),
+        ]
         for key, value in here.items()
         if key not in silent and value != there[key]
     ]
+    heads = ["Setting", "This run", f"{name[:1].upper()}{name[1:]}", *(["Set by"] if decided else [])]
     again = f"saccade train --recipe {shlex.quote(str(run.settings))} --out {shlex.quote(f'{run.path}-again')}"
     text = run.settings.read_text(encoding="utf-8")
     whole = text if len(text) <= SETTINGS else text[:SETTINGS] + "\n…"
     parts = [
-        table(["Setting", "This run", f"{name[:1].upper()}{name[1:]}"], rows, caption=f"What differs from the {name}")
+        table(heads, rows, caption=f"What differs from the {name}")
         if rows
         else paragraph(f"All settings are those of the {name}."),
         fold("All settings (config.yaml)", tag("pre", tag("code", whole))),

@@ -7,8 +7,9 @@ from typing import Any
 from ..building import resolve_name
 from ..config import ConfigError, TrainConfig, flatten
 from ..runs import Run
+from ..settings.decisions import Decision, decisions_between, read_decisions
+from ..settings.overrides import lay_over
 from ..tasks.opening import choose_task
-from .overrides import lay_over
 
 # What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
 # dot at its end stands for all under it.
@@ -28,8 +29,14 @@ MAY_CHANGE = (
 )
 
 
-def resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the settings of a run that is resumed, with those of a user that may change over them."""
+def resumed_config(
+    run: Run, recipe: str | None, given: Mapping[str, Any], *, record: list[Decision] | None = None
+) -> TrainConfig:
+    """Return the settings of a run that is resumed, with those of a user that may change over them.
+
+    Args:
+        record: takes who decided them.
+    """
     config = run.config()
     if recipe is not None and recipe != config.recipe:
         raise ConfigError(f"{run.path} was started with the recipe {config.recipe}; a resumed run keeps it")
@@ -45,6 +52,9 @@ def resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> Tr
             f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
             f"another run for other settings; --checkpoint {run.path} starts it from this one's weights"
         )
+    if record is not None:
+        record += read_decisions(run.path)
+        record += decisions_between(config, changed, who="you", rule="resume", why="given by you on resuming")
     return changed
 
 

@@ -2,7 +2,6 @@
 
 import math
 import multiprocessing
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +9,8 @@ import numpy as np
 import torch
 
 from ..building import build_model, build_task
-from ..config import ConfigError, TrainConfig, overlay, short
-from ..data.draws import Order, part, steps_of_epoch
+from ..config import ConfigError, TrainConfig
+from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
 from ..data.loader import FileFeed, StreamFeed
@@ -19,28 +18,11 @@ from ..data.open import Data
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.validation import Validation
-from ..kernels import table
-from ..kernels.switch import chosen
-from ..settings.families import family_of
-from ..spawning import cores
-from ..starting import Known, known_of
+from ..settings.sizes import steps_of_epoch
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
-from ..weights import describe
-from .defaults import (
-    batch_for,
-    epochs_for,
-    notes_on,
-    options_for,
-    settle_strength,
-    side_for,
-    typical_side,
-)
-from .families import family_notes, small_options
 from .identity import beside_of, identity_of
 from .parallel import World
-from .recipes import variant_notes
-from .unread import Situation, refuse_unread
 
 RESIDENT_SHARE, VALIDATION_SHARE = 0.4, 0.1  # of the device's free memory a set may take, and validation samples
 
@@ -57,93 +39,6 @@ class Parts:
     metrics: tuple[MetricSpec, ...]  # what answers are judged by
     primary: MetricSpec  # the one that counts
     identity: dict[str, Any]  # of the samples
-
-
-def resolve(
-    config: TrainConfig,
-    choice: TaskChoice,
-    data: Data,
-    device: torch.device,
-    *,
-    given: Iterable[str] = (),
-    begun: bool = False,
-) -> tuple[TrainConfig, InputSpec]:
-    """Fill in what the settings leave to the task, the data and the device.
-
-    Args:
-        given: settings that a user gave, by dotted name, which have to be read.
-        begun: whether they are those of a run that is resumed: it keeps its model, whatever the weights that it began
-            with say of themselves by now.
-    """
-    chosen(config.engine.kernels, table.names())  # a name that there is none of is refused
-    asked = config
-    config, left = choice.kind.adapt(config)
-    array = None if isinstance(data.train, Stream) else data.train.array()
-    name = choice.kind.hosts.find_model(config.model.name)
-    model_cfg = _model_cfg(name)
-    known = (
-        None if choice.kind.hosts.builds(name) else known_of(config.model, model_cfg)
-    )  # with weights: what they know
-    side = None if choice.kind.hosts.builds(name) else typical_side(data.train)
-    size = config.data.img_size or (
-        known.img_size
-        if known is not None and choice.kind.largest is None
-        else array.shape[1]
-        if array is not None
-        else side_for(side, model_cfg["input_size"][-1], largest=choice.kind.largest)
-    )
-    grey = array is not None and array.shape[3] == 1
-    channels = (1 if grey else 3) if known is None else known.in_chans
-    mean, std = config.data.mean, config.data.std
-    if mean is None or std is None:
-        measured = _statistics(array) if array is not None else (list(model_cfg["mean"]), list(model_cfg["std"]))
-        usual = measured if known is None else (known.mean, known.std)
-        mean, std = mean or usual[0], std or usual[1]
-    if not len(mean) == len(std) == channels:
-        raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
-    gpu = device.type == "cuda"
-    precision = config.engine.precision
-    samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
-    samples = min(samples, config.data.train_limit or samples) if samples is not None else None
-    family = family_of(config.recipe, name)
-    batch, rate = batch_for(config, samples, few_rate=None if family is None else family.few_rate)
-    epochs = epochs_for(config, samples, batch)
-    options = config.model.options if known is None or begun else {**known.options, **config.model.options}
-    patches = small_options(config, name, size) if known is None else {}
-    resolved = overlay(
-        settle_strength(config, epochs),
-        {
-            "task": config.task or choice.kind.name,
-            "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
-            "model": {"name": name, "options": options_for(name, options, size) | patches},
-            "optim": {"batch_size": batch, "lr": rate, "least_steps": None},
-            "schedule": {"epochs": epochs, "steps": None},
-            "engine.precision": ("bfloat16" if gpu else "float32") if precision == "auto" else precision,
-            "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
-        },
-    )
-    refuse_unread(given, Situation(asked, resolved, choice, data, device))
-    spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
-    spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
-    choice.complete_spec(spec, data, resolved.model)
-    describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
-    spec.notes += [*left, *variant_notes(config), *_overridden(config, known), *family_notes(config, patches)]
-    spec.notes += notes_on(config, resolved, side=side, samples=samples)
-    if channels == 1 and not grey:
-        spec.notes.append(f"{config.model.checkpoint} was trained on grey images: images are made grey for it")
-    return resolved, spec
-
-
-def _overridden(config: TrainConfig, known: Known | None) -> list[str]:
-    """Tell which options are others than those that the weights were trained with."""
-    before = {} if known is None else known.options
-    given = config.model.options
-    return [
-        f"model.options.{name} = {short(repr(given[name]))} was given; the weights were trained with "
-        f"{short(repr(value))}"
-        for name, value in before.items()
-        if name in given and given[name] != value
-    ]
 
 
 def assemble(
@@ -290,38 +185,6 @@ def limit_samples(train: Source | Stream, limit: int | None) -> Source | Stream:
         places = np.flatnonzero(strata == stratum)
         rank[places] = np.arange(len(places))
     return train.subset(np.sort(np.argsort(rank, kind="stable")[:limit]))
-
-
-def _statistics(array: np.ndarray) -> tuple[list[float], list[float]]:
-    """Return mean and deviation of each channel, from 0 to 1, rounded so that they can be read and repeated."""
-    sample = array[:: max(len(array) // 10_000, 1)]
-    counts = np.stack([np.bincount(sample[..., channel].ravel(), minlength=256) for channel in range(sample.shape[3])])
-    share, level = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
-    mean = share @ level
-    std = np.sqrt((share * (level - mean[:, None]) ** 2).sum(1))
-    return [round(float(v), 4) for v in mean], [round(max(float(v), 1e-3), 4) for v in std]
-
-
-def _model_cfg(name: str) -> dict[str, Any]:
-    import timm
-
-    cfg = timm.get_pretrained_cfg(name)
-    found = cfg.to_dict() if cfg is not None else {}
-    fallback = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-    return fallback | {key: value for key, value in found.items() if value is not None}
-
-
-def _shorter(config: TrainConfig, spec: InputSpec) -> int:
-    """Return the side images are brought to before their middle is taken, as the model's authors did it."""
-    return round(spec.img_size / float(_model_cfg(config.model.name).get("crop_pct") or 1.0))
-
-
-def _workers(config: TrainConfig, data: Data) -> int:
-    if not isinstance(data.train, Stream) and data.train.array() is not None:
-        return 0
-    if config.data.workers is not None:
-        return config.data.workers
-    return min(cores(), 8)
 
 
 def _validation_batch(config: TrainConfig, device: torch.device) -> int:

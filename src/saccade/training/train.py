@@ -21,6 +21,8 @@ from ..files import free_name, write_text
 from ..report.page import show_facts
 from ..runs import Run, RunError
 from ..scores import save_scores
+from ..settings.decisions import Decision, read_decisions, write_decisions
+from ..settings.overrides import names_of
 from ..state import load_state
 from ..tasks.opening import TaskChoice, open_samples
 from ..weights import save_model, save_tensors
@@ -32,11 +34,11 @@ from .fitting import find_rate
 from .lifecycle import begun_before, held_alone, mark, require_free
 from .loop import Loop, TrainingError
 from .machine import Fitting, decides_how_long
-from .overrides import names_of
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
+from .resolve import resolve
 from .resumed import resumed_config
-from .setup import Parts, assemble, resolve
+from .setup import Parts, assemble
 from .time_limit import TimeLimit
 
 
@@ -163,16 +165,18 @@ def train(
     free = recipe is None and not decides_how_long(given)
     fitting = Fitting(seconds, free=free, given=given)
     fitting = fitting if since is None else replace(fitting, begun=since)
-    notes: list[str] = []
+    notes, record = list[str](), list[Decision]()
     if resume is not None:
         run = Run.open(resume)
-        config = resumed_config(run, recipe, given)
+        config = resumed_config(run, recipe, given, record=record)
     elif (previous := begun_before(out)) is not None:  # by this very command, whose settings the run has, filled in
         run, given = Run.open(previous), {}
-        config = run.config()
+        config, record = run.config(), read_decisions(run.path)
     else:
-        (config, notes), run = find_rate(configure(recipe, given), given), None
+        asked = configure(recipe, given, record=record)
+        (config, notes), run = find_rate(asked, given, record=record), None
     how: dict[str, Any] = {"overwrite": overwrite, "quiet": quiet, "notes": notes, "fitting": fitting}
+    how["record"] = record
     return train_config(config, run=run, out=out, given=names_of(given), **how)
 
 
@@ -188,6 +192,7 @@ def train_config(
     fitting: Fitting | None = None,
     opened: tuple[TaskChoice, Data] | None = None,
     allowance: Allowance | None = None,
+    record: Sequence[Decision] = (),
 ) -> Trained:
     """Train by complete settings.
 
@@ -199,17 +204,19 @@ def train_config(
         opened: its task and samples, where they are open already.
         allowance: time left to a run among others; raises `DeadlineExceeded`, with its state saved, when not all of
             them will end in time.
+        record: who decided the settings so far.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
         console = Console(quiet=quiet or not world.is_main)
         choice, data = opened or open_samples(config.task, config.data)
-        budget_notes = list[str]()
+        budget_notes, decided = list[str](), list(record)
         if fitting is not None and run is None:
             resolve(config, choice, data, device, given=given)  # what is refused is refused before steps are timed
-            config, budget_notes = replace(fitting, say=console.say).fit(config, choice, data, world, device)
+            fitting = replace(fitting, say=console.say)
+            config, budget_notes = fitting.fit(config, choice, data, world, device, record=decided)
         resumed = run is not None
-        config, spec = resolve(config, choice, data, device, given=given, begun=resumed)
+        config, spec = resolve(config, choice, data, device, given=given, begun=resumed, record=decided)
         if run is not None:
             _refuse_other_readers(run.config(), config, data)
         else:
@@ -222,6 +229,8 @@ def train_config(
         for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes, *budget_notes):
             console.say(note)
         with held_alone(run, world):
+            if world.is_main:
+                write_decisions(run.path, decided)
             loop = Loop(config, run, parts, world=world, device=device, console=console)
             loop.allowance = allowance
             if device.type == "cuda" or loop.guard.names or loop.guard.handle.unused:
@@ -233,8 +242,8 @@ def train_config(
             started = monotonic()
             try:
                 with console:
-                    record = _fit(loop)
-                return _finish(loop, run, parts, record, seconds=monotonic() - started)
+                    last = _fit(loop)
+                return _finish(loop, run, parts, last, seconds=monotonic() - started)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(run.path) from None  # there is something to resume
 

@@ -20,7 +20,8 @@ from .console import Console
 from .engine import torch_settings
 from .loop import Loop, TrainingError, Weights
 from .parallel import Alone
-from .setup import assemble, limit_samples, resolve
+from .resolve import resolve
+from .setup import assemble, limit_samples
 
 SHARE = 0.2  # of the training samples that trials are judged on
 SEED = 1_000_003  # of which samples those are, and of the trials' own draws: no run's

@@ -17,8 +17,8 @@ from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..data.open import Data
 from ..data.source import Stream
 from ..settings.recipes import read_recipe, split_variants
+from ..settings.strength import strength_settings
 from ..tasks.opening import TaskChoice
-from .defaults import strength_settings
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
 RESIZED = "augment.crop=resized; segment and detect have an option scale of their own"

@@ -23,7 +23,7 @@ from ..runs import Run, RunError
 from ..tasks.opening import open_samples
 from ..wording import count_of
 from .report import render_live
-from .setup import resolve
+from .resolve import resolve
 
 SHOWN = 12  # images as augmented
 QUIET = 120.0  # seconds without a word after which a run is said to be silent, at least

@@ -11,8 +11,8 @@ import yaml
 
 from ..config import TrainConfig, overlay
 from ..report.page import show_facts
+from ..settings.strength import settled_strength
 from ..tasks.metric import MetricSpec
-from ..training.defaults import settled_strength
 from ..wording import count_of
 from .search import Attempt
 

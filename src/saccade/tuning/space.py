@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ..config import ConfigError, TrainConfig, flatten, overlay
-from ..training.defaults import strength_settings
+from ..settings.strength import strength_settings
 from ..training.recipes import SHORT_FLAGS, grid_of
 from ..wording import is_number
 

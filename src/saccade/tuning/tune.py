@@ -17,11 +17,11 @@ from ..data.source import Stream
 from ..durations import parse_duration, say_duration
 from ..files import write_text
 from ..runs import RunError, hold, require_apart
+from ..settings.overrides import ADDED, names_of
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
 from ..training.identity import starts_from
 from ..training.loop import Interrupted
-from ..training.overrides import ADDED, names_of
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings

@@ -24,7 +24,8 @@ from saccade.tasks.opening import choose_task
 from saccade.training import setup
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
-from saccade.training.setup import assemble, resolve
+from saccade.training.resolve import resolve
+from saccade.training.setup import assemble
 from saccade.training.train import train
 from support.augmenting import class_augment
 from support.trainings import TINY, png_folder, settings, weights

@@ -14,7 +14,8 @@ from saccade.data.open import open_data
 from saccade.tasks.opening import choose_task
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
-from saccade.training.setup import assemble, resolve
+from saccade.training.resolve import resolve
+from saccade.training.setup import assemble
 from saccade.training.train import train
 from support.augmenting import class_augment
 from support.images import class_folders

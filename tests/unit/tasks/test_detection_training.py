@@ -16,7 +16,7 @@ from saccade.tasks.detection.detector import waits_for_device
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.optim import rate_at
 from saccade.training.recipes import configure, default_recipe
-from saccade.training.setup import resolve
+from saccade.training.resolve import resolve
 from support.objects import make_objects
 
 HEAD = "mask_rcnn:width=8,hidden=8,sampled=8,proposals=10"

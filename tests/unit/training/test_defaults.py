@@ -4,15 +4,11 @@ from PIL import Image
 
 from saccade.config import ConfigError, TrainConfig, overlay
 from saccade.data.open import open_data
+from saccade.models._builder import OPTIONS_ABOVE_SMALL
 from saccade.runs import Run
-from saccade.training.defaults import (
-    batch_for,
-    options_for,
-    settle_strength,
-    settled_strength,
-    side_for,
-    typical_side,
-)
+from saccade.settings.sizes import batch_for, options_above_small, side_for
+from saccade.settings.strength import settle_strength, settled_strength
+from saccade.training.defaults import typical_side
 from saccade.training.recipes import configure
 from saccade.training.train import train
 from support.trainings import TINY, assert_same_end
@@ -48,10 +44,11 @@ def test_unreadable_images_do_not_count_and_none_at_all_leave_the_usual_size(tmp
 
 
 def test_larger_images_get_larger_patches_unless_they_are_given():
-    assert options_for("glnet_nano", {}, 64) == {}
-    assert options_for("glnet_nano", {"depths": [1]}, 96) == {"depths": [1], "patch": 4}
-    assert options_for("glnet_nano", {"patch": 2}, 96) == {"patch": 2}
-    assert options_for("vit_tiny_patch16_224", {}, 96) == {}
+    more = OPTIONS_ABOVE_SMALL["glnet_nano"]
+    assert options_above_small({}, 64, more) == {}
+    assert options_above_small({"depths": [1]}, 96, more) == {"depths": [1], "patch": 4}
+    assert options_above_small({"patch": 2}, 96, more) == {"patch": 2}
+    assert options_above_small({}, 96, {}) == {}
 
 
 @pytest.mark.parametrize(

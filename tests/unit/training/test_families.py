@@ -3,16 +3,31 @@ import timm
 import torch
 
 from saccade.config import TrainConfig, overlay
+from saccade.settings.decisions import Decision, decide
+from saccade.settings.facts import Facts, ModelFacts
 from saccade.settings.families import family_of
+from saccade.settings.fitting import FOUND
 from saccade.settings.recipes import list_recipes
 from saccade.tasks.opening import open_samples
 from saccade.training import fitting
-from saccade.training.families import family_notes, small_options
+from saccade.training.facts import is_filled
+from saccade.training.families import family_notes
 from saccade.training.fitting import find_rate
 from saccade.training.recipes import configure
-from saccade.training.setup import resolve
+from saccade.training.resolve import resolve
 from saccade.training.trial import Trial
 from support.training import TINY
+
+PATCHES = [rule for rule in FOUND if rule.name == "patches-of-small-images"]
+
+
+def small_options(config, name, side):
+    """Return the options that images of a side give a model."""
+    asked = overlay(config, {"data.img_size": side, "model.name": name})
+    facts = Facts(model=ModelFacts(name), filled=is_filled(config))
+    options = decide(asked, facts, PATCHES).model.options
+    return {key: value for key, value in options.items() if key not in config.model.options}
+
 
 FAMILIES = {
     "vit_tiny_patch16_224": "vit",
@@ -52,11 +67,11 @@ def test_naming_a_model_takes_its_familys_numbers_and_what_the_user_gives_wins()
 
 def test_a_run_says_in_one_line_what_it_took():
     config = configure("small", {"model.name": "vit_tiny"})
-    (note,) = family_notes(config, {"patch_size": 4})
+    (note,) = family_notes(config, [Decision("model.options", {"patch_size": 4}, {}, "family", PATCHES[0].name, "")])
     assert note.startswith("defaults for vit models: optim.lr=")
     assert "patch_size=4" in note
-    assert family_notes(configure("small", {"model.name": "vit_tiny", "optim.lr": 0.03}), {}) == []
-    assert family_notes(configure("small", {"model.name": "regnety_002"}), {}) == []
+    assert family_notes(configure("small", {"model.name": "vit_tiny", "optim.lr": 0.03}), []) == []
+    assert family_notes(configure("small", {"model.name": "regnety_002"}), []) == []
 
 
 @pytest.mark.parametrize(("side", "patch"), [(32, 4), (28, 4), (64, 8), (48, 6)])

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from saccade.comparison.plan.arms import parse_arm
 from saccade.config import ConfigError, TrainConfig
-from saccade.registry import combine
-from saccade.training.overrides import lay_over, merge, put_on
+from saccade.settings.named import combine
+from saccade.settings.overrides import lay_over, merge, put_on
 from saccade.training.recipes import configure, gather_settings
 
 NAMES, KEYS = ("a", "b"), ("x", "y", "z")

@@ -9,10 +9,10 @@ import pytest
 
 from saccade.commands.train import flags
 from saccade.config import flatten, parse_settings
-from saccade.registry import combine
+from saccade.settings.named import combine
+from saccade.settings.overrides import INSTEAD, names_of
 from saccade.settings.recipes import list_recipes
-from saccade.training.overrides import names_of
-from saccade.training.recipes import INSTEAD, SHORT_FLAGS, configure, gather_settings
+from saccade.training.recipes import SHORT_FLAGS, configure, gather_settings
 
 
 def read_commands(recipe):

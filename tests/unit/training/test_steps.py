@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from saccade.config import TrainConfig, overlay
-from saccade.data.draws import steps_of_epoch
 from saccade.data.kept import KeptFeed
 from saccade.data.loader import FileFeed, StreamFeed
+from saccade.settings.sizes import epochs_for, steps_of_epoch
 from saccade.tasks.opening import open_samples
-from saccade.training.defaults import epochs_for
 from saccade.training.pace import measure_pace
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
-from saccade.training.setup import assemble, resolve
+from saccade.training.resolve import resolve
+from saccade.training.setup import assemble
 from support.images import encoded, write_shard
 from support.questions import make_vilt, questions, write_questions
 from support.texts import make_model, write_cola

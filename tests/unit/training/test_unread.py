@@ -11,10 +11,10 @@ import torch
 import saccade
 from saccade.comparison.compare import plan_comparison
 from saccade.config import ConfigError, TrainConfig, flatten, overlay
+from saccade.settings.overrides import names_of
 from saccade.tasks.opening import open_samples
-from saccade.training.overrides import names_of
 from saccade.training.recipes import configure
-from saccade.training.setup import resolve
+from saccade.training.resolve import resolve
 from saccade.training.unread import READ, Situation, require_rules, unread
 from support.images import encoded, write_shard
 from support.lists import numbers_list
@@ -28,9 +28,11 @@ from support.trainings import png_folder
 CPU = torch.device("cpu")
 # Those that read settings as such, not as a run does.
 ASIDE = (
-    "saccade.config",
+    "saccade.settings.schema",
+    "saccade.settings.changes",
+    "saccade.settings.decisions",
+    "saccade.settings.overrides",
     "saccade.training.unread",
-    "saccade.training.overrides",
     "dataclasses",
     "copy",
     "test_unread",

@@ -4,7 +4,7 @@ import pytest
 
 from saccade.building import parse_plugin
 from saccade.config import AugmentConfig, ConfigError
-from saccade.training.defaults import strength_settings
+from saccade.settings.strength import strength_settings
 from saccade.training.recipes import configure, grid_of
 from saccade.tuning.space import Axis, candidates, own_space, read_grid, settings_of
 

@@ -15,7 +15,7 @@ from saccade.tasks.opening import open_samples
 from saccade.training.pace import Pace
 from saccade.training.parallel import local_device
 from saccade.training.recipes import configure
-from saccade.training.setup import resolve
+from saccade.training.resolve import resolve
 from saccade.training.trial import Trial, prepare_ground
 from saccade.tuning import search, store, tune
 from saccade.tuning.halving import Rung

@@ -13,8 +13,8 @@ from typing import Any
 from ...building import parse_plugin
 from ...config import ConfigError, TrainConfig, flatten, overlay, read_value
 from ...plugins import PLUGINS
-from ...registry import name_of
-from ...training.overrides import ADDED, dotted, merge
+from ...settings.named import name_of
+from ...settings.overrides import ADDED, dotted, merge
 from ...training.recipes import SHORT_FLAGS, configure, default_recipe
 
 BASE = "base"

@@ -8,10 +8,10 @@ import torch
 
 from ...config import ConfigError, TrainConfig, overlay
 from ...runs import RunError
-from ...training.defaults import SAY_STRENGTH
-from ...training.overrides import dotted, merge
+from ...settings.overrides import dotted, merge
+from ...settings.strength import SAY_STRENGTH
 from ...training.recipes import configure, default_recipe
-from ...training.setup import resolve
+from ...training.resolve import resolve
 from ...training.unread import Situation, unread
 from .arms import Arm
 from .request import Request

@@ -16,8 +16,9 @@ from ...data.open import Data
 from ...data.source import Stream
 from ...durations import BudgetError, say_duration
 from ...runs import Run
+from ...settings.strength import settle_strength, settled_strength
 from ...spawning import VISIBLE, cores
-from ...training.defaults import settle_strength, settled_strength, validate_every
+from ...training.defaults import validate_every
 from ...training.loop import Interrupted
 from ...training.machine import AFTERWARDS, CLOSING
 from ...training.pace import Pace

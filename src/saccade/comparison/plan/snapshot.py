@@ -22,7 +22,8 @@ from ...tasks.opening import TaskChoice, find_task, open_samples
 from ...training.engine import describe_kind, repeated_blocks
 from ...training.identity import starts_from
 from ...training.parallel import Alone
-from ...training.setup import Parts, assemble, limit_samples, resolve
+from ...training.resolve import resolve
+from ...training.setup import Parts, assemble, limit_samples
 from ...wording import count_of
 from .arms import changed
 

@@ -9,8 +9,8 @@ import torch
 
 from ...config import ConfigError, TrainConfig
 from ...durations import say_duration
+from ...settings.strength import settled_strength
 from ...tasks.metric import MetricSpec
-from ...training.defaults import settled_strength
 from ...training.engine import torch_settings
 from ...training.pace import measure_pace
 from ...training.trial import prepare_ground

@@ -210,7 +210,8 @@ def test_one_seed_is_refused_unless_it_is_meant(tmp_path):
 def test_order_and_draws_are_those_that_training_uses(cache):
     """The snapshot's order must be the feed's own, read from batches as they come."""
     from saccade.training.parallel import Alone
-    from saccade.training.setup import assemble, resolve
+    from saccade.training.resolve import resolve
+    from saccade.training.setup import assemble
 
     config = overlay(parse_arm("base").configure(None, SETTINGS), {"seed": 5})
     snapshot, (choice, data) = inspect_arm(config, cache, CPU), cache.open(config)

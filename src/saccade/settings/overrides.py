@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ..config import ConfigError, TrainConfig, overlay
-from ..registry import combine, name_of
+from .changes import overlay
+from .named import combine, name_of
+from .schema import TrainConfig
+from .values import ConfigError
 
 NAMED = ("task", "model.head")  # settings whose value is one name with options
 ADDED = "plug-ins put on"  # beside a recipe's, no name of a setting: model.plugins gives the whole list instead

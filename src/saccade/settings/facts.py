@@ -1,0 +1,99 @@
+"""What settings are decided from: what was asked for, the dataset, the model, the machine and the time."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A recipe and what a user gave beside it."""
+
+    recipe: str  # name or file
+    values: Mapping[str, Any]  # its settings
+    variants: Mapping[str, Any]  # patterns of model names with settings
+    why: str  # this recipe
+    given: Mapping[str, Any]  # settings by dotted name
+    model: str  # full name of the model: the one given, else the recipe's
+    full_name: Callable[[str], str]  # of any model's name
+    texts: tuple[str, ...]  # what the recipe's patterns of model names are held against
+    bare: bool = False  # leave the recipe's own plug-ins out
+
+
+@dataclass(frozen=True)
+class SetFacts:
+    """A dataset."""
+
+    task: str  # that its layout is for, or that was named
+    samples: int | None = None  # for training; None: unknown
+    side: int | None = None  # typical shorter side of images in files
+    array: tuple[int, int] | None = None  # side and channels of images in memory
+    measured: tuple[list[float], list[float]] | None = None  # mean and deviation of these
+    largest: int | None = None  # side up to which the task trains images at their own size
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What weights were trained with, and go on with best: size and channels of images, their scale, the geometry."""
+
+    img_size: int
+    in_chans: int
+    mean: list[float]
+    std: list[float]
+    options: dict[str, Any]  # of the model's constructor
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model."""
+
+    name: str  # in full
+    asked: str = ""  # the name that was given for it
+    side: int = 224  # of the images it is made for
+    mean: list[float] = field(default_factory=lambda: [0.485, 0.456, 0.406])
+    std: list[float] = field(default_factory=lambda: [0.229, 0.224, 0.225])
+    above_small: Mapping[str, Any] = field(default_factory=dict)  # options it asks for where images are not small
+    weights: Weights | None = None  # that it starts from
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """A machine."""
+
+    gpu: bool
+    cores: int
+
+
+@dataclass(frozen=True)
+class TimeFacts:
+    """What was timed, and what fits."""
+
+    limit: str  # the time, in words
+    epochs: int  # that fit
+    pace: str  # how long they take and how that is known, in words
+    options: Mapping[str, Any] | None = None  # of a smaller model, where the one asked for is too slow
+    img_size: int | None = None  # likewise smaller images
+    slow: str = ""  # what was too slow, in words
+
+
+@dataclass(frozen=True)
+class TriedRate:
+    """A learning rate that short trainings were best with."""
+
+    lr: float
+    batch_size: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All facts that are known; rules whose facts are not known decide nothing."""
+
+    asked: Asked | None = None
+    tried: TriedRate | None = None
+    time: TimeFacts | None = None
+    data: SetFacts | None = None
+    model: ModelFacts | None = None
+    machine: MachineFacts | None = None
+    begun: bool = False  # the run is resumed: it keeps its model, whatever its first weights say by now
+    filled: bool = False  # the settings were resolved before

@@ -1,0 +1,223 @@
+"""Rules on what was found out: the dataset, the model and its weights, the machine and the time."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .decisions import Change, Rule, between
+from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
+from .families import family_of
+from .schema import TrainConfig
+from .sizes import batch_for, epochs_for, options_above_small, patches_for, side_for
+from .strength import settle_strength
+
+
+def _data(facts: Facts) -> SetFacts:
+    assert facts.data is not None
+    return facts.data
+
+
+def _model(facts: Facts) -> ModelFacts:
+    assert facts.model is not None
+    return facts.model
+
+
+def _time(facts: Facts) -> TimeFacts:
+    assert facts.time is not None
+    return facts.time
+
+
+def _machine(facts: Facts) -> MachineFacts:
+    assert facts.machine is not None
+    return facts.machine
+
+
+def _tried_rate(config: TrainConfig, facts: Facts) -> Change | None:
+    tried = facts.tried
+    assert tried is not None
+    values = {"optim.lr": tried.lr, "optim.batch_size": tried.batch_size, "optim.least_steps": None}
+    return Change(values, tried.why)
+
+
+def _smaller_model(config: TrainConfig, facts: Facts) -> Change | None:
+    time = _time(facts)
+    return (
+        None if time.options is None else Change({"model.options": {**config.model.options, **time.options}}, time.slow)
+    )
+
+
+def _smaller_images(config: TrainConfig, facts: Facts) -> Change | None:
+    time = _time(facts)
+    return None if time.img_size is None else Change({"data.img_size": time.img_size}, time.slow)
+
+
+def _epochs_in_time(config: TrainConfig, facts: Facts) -> Change:
+    time = _time(facts)
+    why = f"{time.epochs} epochs take {time.pace}; the time is {time.limit}"
+    return Change({"schedule.epochs": time.epochs, "schedule.steps": None}, why)
+
+
+def _task_of_set(config: TrainConfig, facts: Facts) -> Change | None:
+    task = _data(facts).task
+    return None if config.task else Change({"task": task}, f"the dataset is laid out for the task {task}")
+
+
+def _full_name(config: TrainConfig, facts: Facts) -> Change | None:
+    model = _model(facts)
+    if config.model.name not in (model.asked, model.name):
+        return None
+    return Change({"model.name": model.name}, f"what {model.asked} is short for")
+
+
+def _size_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
+    weights = _model(facts).weights
+    if config.data.img_size or weights is None or _data(facts).largest is not None:
+        return None
+    return Change({"data.img_size": weights.img_size}, f"the weights were trained at {weights.img_size} pixels")
+
+
+def _size_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
+    array = _data(facts).array
+    if config.data.img_size or array is None:
+        return None
+    return Change({"data.img_size": array[0]}, f"the images in memory have {array[0]} pixels")
+
+
+def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
+    if config.data.img_size:
+        return None
+    data, model = _data(facts), _model(facts)
+    side = side_for(data.side, model.side, largest=data.largest)
+    seen = "the size of the images is not known" if data.side is None else f"images of about {data.side} pixels"
+    why = f"{seen}; {model.name} is made for {model.side} pixels"
+    return Change({"data.img_size": side}, why)
+
+
+def _scale(where: Callable[[Facts], tuple[list[float], list[float]] | None], why: str) -> Any:
+    def decide(config: TrainConfig, facts: Facts) -> Change | None:
+        found = where(facts)
+        if found is None:
+            return None
+        own = {"data.mean": config.data.mean, "data.std": config.data.std}
+        values = {name: value for (name, was), value in zip(own.items(), found, strict=True) if not was}
+        return Change(values, why) if values else None
+
+    return decide
+
+
+def _model_scale(facts: Facts) -> tuple[list[float], list[float]]:
+    return _model(facts).mean, _model(facts).std
+
+
+def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
+    least = config.optim.least_steps
+    if least is None:
+        return None
+    samples, family = _data(facts).samples, family_of(config.recipe, _model(facts).name)
+    batch, rate = batch_for(config, samples, few_rate=None if family is None else family.few_rate)
+    why = f"{samples:,} training samples; an epoch has {least} steps or more" if samples is not None else "of a stream"
+    return Change({"optim.batch_size": batch, "optim.lr": rate, "optim.least_steps": None}, why)
+
+
+def _epochs_of_steps(config: TrainConfig, facts: Facts) -> Change | None:
+    steps, samples, batch = config.schedule.steps, _data(facts).samples, config.optim.batch_size
+    if steps is None:
+        return None
+    epochs = epochs_for(config, samples, batch)
+    why = f"{steps} steps with batch size {batch} and {samples:,} training samples"
+    return Change({"schedule.epochs": epochs, "schedule.steps": None}, why)
+
+
+def _options_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
+    weights = _model(facts).weights
+    if weights is None or facts.begun:
+        return None
+    return Change({"model.options": {**weights.options, **config.model.options}}, "the weights were trained with them")
+
+
+def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
+    side, model = config.data.img_size, _model(facts)
+    assert side is not None
+    options = options_above_small(config.model.options, side, model.above_small)
+    why = f"{model.name} is made for small images; these have {side} pixels"
+    return Change({"model.options": options}, why) if options != config.model.options else None
+
+
+def _patches(config: TrainConfig, facts: Facts) -> Change | None:
+    side, model = config.data.img_size, _model(facts)
+    family = family_of(config.recipe, model.name)
+    if family is None or side is None or facts.filled or model.weights is not None:
+        return None
+    options = patches_for(config, family, model.name, side)
+    why = f"images of {side} pixels; {family.name} models need enough patches of them"
+    return Change({"model.options": {**config.model.options, **options}}, why) if options else None
+
+
+def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
+    full, epochs = config.augment.full_epochs, config.schedule.epochs
+    if full is None:
+        return None
+    why = f"{epochs} epochs; runs under {full} epochs train better with less augmentation"
+    return Change(between(config, settle_strength(config, epochs)), why)
+
+
+def _precision(config: TrainConfig, facts: Facts) -> Change | None:
+    gpu = _machine(facts).gpu
+    if config.engine.precision != "auto":
+        return None
+    return Change({"engine.precision": "bfloat16" if gpu else "float32"}, f"trained on a {'GPU' if gpu else 'CPU'}")
+
+
+def _compile(config: TrainConfig, facts: Facts) -> Change | None:
+    gpu = _machine(facts).gpu
+    if config.engine.compile is not None:
+        return None
+    return Change({"engine.compile": gpu}, f"trained on a {'GPU' if gpu else 'CPU'}")
+
+
+def _array_workers(config: TrainConfig, facts: Facts) -> Change | None:
+    if _data(facts).array is None:
+        return None
+    return Change({"data.workers": 0}, "the images are in memory, so no process reads them")
+
+
+def _workers(config: TrainConfig, facts: Facts) -> Change | None:
+    cores = _machine(facts).cores
+    return None if config.data.workers is not None else Change({"data.workers": min(cores, 8)}, f"{cores} CPU cores")
+
+
+TRIED = (Rule("tried-rate", "set", ("tried",), _tried_rate),)
+TIMED = (
+    Rule("smaller-model", "budget", ("time",), _smaller_model),
+    Rule("smaller-images", "budget", ("time",), _smaller_images),
+    Rule("epochs-in-time", "budget", ("time",), _epochs_in_time),
+)
+FOUND = (
+    Rule("task-of-set", "set", ("data",), _task_of_set),
+    Rule("full-name", "model", ("model",), _full_name),
+    Rule("size-of-weights", "model", ("data", "model"), _size_of_weights),
+    Rule("size-of-arrays", "set", ("data",), _size_of_arrays),
+    Rule("size-of-files", "set", ("data", "model"), _size_of_files),
+    Rule(
+        "scale-of-weights",
+        "model",
+        ("model",),
+        _scale(lambda facts: (w.mean, w.std) if (w := _model(facts).weights) else None, "the weights were trained so"),
+    ),
+    Rule("scale-of-arrays", "set", ("data",), _scale(lambda facts: _data(facts).measured, "measured on the images")),
+    Rule(
+        "scale-of-model",
+        "model",
+        ("model",),
+        _scale(lambda facts: (_model(facts).mean, _model(facts).std), "the model's"),
+    ),
+    Rule("few-samples", "set", ("data", "model"), _few_samples),
+    Rule("epochs-of-steps", "set", ("data",), _epochs_of_steps),
+    Rule("options-of-weights", "model", ("model",), _options_of_weights),
+    Rule("options-above-small", "model", ("model",), _options_above_small),
+    Rule("patches-of-small-images", "family", ("model",), _patches),
+    Rule("short-run", "recipe", (), _short_run),
+    Rule("precision", "machine", ("machine",), _precision),
+    Rule("compile", "machine", ("machine",), _compile),
+    Rule("no-workers", "set", ("data",), _array_workers),
+    Rule("workers", "machine", ("machine",), _workers),
+)

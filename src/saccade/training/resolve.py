@@ -1,0 +1,119 @@
+"""From settings that were asked for to those of a run: what is left to the task, the data and the device is decided."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ..data.open import Data
+from ..data.spec import InputSpec
+from ..kernels import table
+from ..kernels.switch import chosen
+from ..settings import ConfigError, TrainConfig, short
+from ..settings.decisions import Change, Decision, Rule, between, decide
+from ..settings.facts import Facts, Weights
+from ..settings.fitting import FOUND
+from ..settings.overrides import names_of
+from ..tasks import Task
+from ..tasks.opening import TaskChoice, open_samples
+from ..weights import describe
+from .defaults import notes_on
+from .facts import gather_facts, model_cfg
+from .families import family_notes
+from .parallel import local_device
+from .recipes import configure, gather_settings, variant_notes
+from .unread import Situation, refuse_unread
+
+
+def resolve(
+    config: TrainConfig,
+    choice: TaskChoice,
+    data: Data,
+    device: torch.device,
+    *,
+    given: Iterable[str] = (),
+    begun: bool = False,
+    record: list[Decision] | None = None,
+) -> tuple[TrainConfig, InputSpec]:
+    """Fill in what the settings leave to the task, the data and the device.
+
+    Args:
+        given: settings that a user gave, by dotted name, which have to be read.
+        begun: whether they are those of a run that is resumed: it keeps its model, whatever the weights that it began
+            with say of themselves by now.
+        record: takes who decided what.
+    """
+    chosen(config.engine.kernels, table.names())  # a name that there is none of is refused
+    asked, left, decided = config, list[str](), list[Decision]()
+    config = decide(config, Facts(begun=begun), task_rules(choice.kind), record=decided, remarks=left)
+    facts = gather_facts(config, choice, data, device, begun=begun)
+    assert facts.data is not None
+    assert facts.model is not None
+    weights, array = facts.model.weights, facts.data.array
+    resolved = decide(config, facts, FOUND, record=decided)
+    size, mean, std = resolved.data.img_size, resolved.data.mean, resolved.data.std
+    assert size is not None
+    assert mean is not None
+    assert std is not None
+    channels = (3 if array is None else array[1]) if weights is None else weights.in_chans
+    if not len(mean) == len(std) == channels:
+        raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
+    refuse_unread(given, Situation(asked, resolved, choice, data, device))
+    spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
+    spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
+    choice.complete_spec(spec, data, resolved.model)
+    describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
+    spec.notes += [*left, *variant_notes(config), *_overridden(config, weights), *family_notes(config, decided)]
+    spec.notes += notes_on(config, resolved, side=facts.data.side, samples=facts.data.samples)
+    if channels == 1 and (array is None or array[1] != 1):
+        spec.notes.append(f"{config.model.checkpoint} was trained on grey images: images are made grey for it")
+    if record is not None:
+        record += decided
+    return resolved, spec
+
+
+def resolved_config(recipe: str | None, settings: Mapping[str, Any], **named: Any) -> TrainConfig:
+    """Return the settings that `train` would train with, but for epochs that are fitted to a time.
+
+    Args:
+        recipe: name or file.
+        settings: by dotted name.
+        named: by short name, see `gather_settings`.
+    """
+    given = gather_settings(settings, **named)
+    config = configure(recipe, given)
+    try:
+        choice, data = open_samples(config.task, config.data)
+    except ConfigError:
+        if config.data.path:
+            raise
+        return config  # the recipe's task needs samples, and none are given
+    return resolve(config, choice, data, local_device(config.engine.device), given=names_of(given))[0]
+
+
+def task_rules(kind: type[Task]) -> tuple[Rule, ...]:
+    """Return the rules of a task."""
+
+    def adapt(config: TrainConfig, _: Facts) -> Change:
+        after, remarks = kind.adapt(config)
+        why = "; ".join(remarks) or f"what the task {kind.name} needs"
+        return Change(between(config, after), why, why if remarks else "")
+
+    return (Rule(f"task-{kind.name}", "task", (), adapt),)
+
+
+def _overridden(config: TrainConfig, known: Weights | None) -> list[str]:
+    """Tell which options are others than those that the weights were trained with."""
+    before = {} if known is None else known.options
+    given = config.model.options
+    return [
+        f"model.options.{name} = {short(repr(given[name]))} was given; the weights were trained with "
+        f"{short(repr(value))}"
+        for name, value in before.items()
+        if name in given and given[name] != value
+    ]
+
+
+def _shorter(config: TrainConfig, spec: InputSpec) -> int:
+    """Return the side images are brought to before their middle is taken, as the model's authors did it."""
+    return round(spec.img_size / float(model_cfg(config.model.name).get("crop_pct") or 1.0))

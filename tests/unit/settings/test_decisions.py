@@ -1,0 +1,171 @@
+"""Every value of a resolved run has a reason: a rule and a fact, without which it would be another."""
+
+import re
+
+import pytest
+
+from saccade.models._identify import resolve_name
+from saccade.settings import TrainConfig, flatten
+from saccade.settings.decisions import (
+    beside_recipe,
+    decide,
+    decisions_between,
+    latest,
+    put,
+    read_decisions,
+    write_decisions,
+)
+from saccade.settings.facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts, TriedRate, Weights
+from saccade.settings.rules import rules
+from saccade.settings.schema import FIELDS
+from saccade.tasks.opening import choose_task
+from saccade.training.recipes import ask, configure
+from saccade.training.resolve import task_rules
+
+CPU, GPU = MachineFacts(gpu=False, cores=2), MachineFacts(gpu=True, cores=16)
+PHOTOGRAPHS = SetFacts("classify", samples=2000, side=160)
+ARRAYS = SetFacts("classify", samples=50_000, array=(28, 3), measured=([0.5, 0.5, 0.4], [0.2, 0.2, 0.3]))
+GLNET = ModelFacts("glnet_nano", asked="glnet_nano", side=32, above_small={"patch": 4})
+WEIGHTS = Weights(288, 3, [0.5] * 3, [0.5] * 3, {"drop_rate": 0.1})
+TEN_MINUTES = TimeFacts("10 min", 38, "about 9 min", options={"dims": [16, 32]}, img_size=64, slow="3 epochs fit")
+
+
+def model(name):
+    return ModelFacts(resolve_name(name), asked=name)
+
+
+# name: recipe, what is given, and the facts.
+RUNS = {
+    "nothing named, CPU, ten minutes": (None, {}, Facts(data=PHOTOGRAPHS, model=GLNET, machine=CPU, time=TEN_MINUTES)),
+    "nothing named, GPU": (None, {}, Facts(data=ARRAYS, model=GLNET, machine=GPU)),
+    "a ViT on small images": (
+        None,
+        {"model.name": "vit_tiny"},
+        Facts(data=ARRAYS, model=model("vit_tiny"), machine=GPU),
+    ),
+    "few photographs and a Swin": (
+        "small",
+        {"model.name": "swin_tiny"},
+        Facts(data=PHOTOGRAPHS, model=model("swin_tiny"), machine=CPU),
+    ),
+    "a rate that was tried": (
+        None,
+        {"model.name": "regnety_002"},
+        Facts(data=PHOTOGRAPHS, model=model("regnety_002"), machine=CPU, tried=TriedRate(3e-3, 64, "best of 5 tried")),
+    ),
+    "a rate that is given": (
+        None,
+        {"optim.lr": 1e-3, "schedule.epochs": 20, "model.plugins": ["broadcast"]},
+        Facts(data=PHOTOGRAPHS, model=GLNET, machine=CPU),
+    ),
+    "pretrained weights": (
+        None,
+        {"model.name": "resnet18", "model.pretrained": True},
+        Facts(
+            data=PHOTOGRAPHS,
+            model=ModelFacts(
+                "resnet18", asked="resnet18", weights=Weights(288, 3, [0.5] * 3, [0.5] * 3, {"drop_rate": 0.1})
+            ),
+            machine=GPU,
+        ),
+    ),
+    "segmentation by steps": (
+        "segment_swin",
+        {},
+        Facts(data=SetFacts("classify", samples=2000, side=500, largest=512), model=model("swin_tiny"), machine=GPU),
+    ),
+    "regression": (
+        "cifar",
+        {"task": "regress"},
+        Facts(data=SetFacts("classify", samples=900, side=300), model=GLNET, machine=CPU),
+    ),
+    "detection, short": (
+        "detect",
+        {"schedule.epochs": 5, "data.img_size": 256},
+        Facts(data=SetFacts("classify", samples=300, side=480, largest=640), model=GLNET, machine=CPU),
+    ),
+}
+
+
+# Settings that two rules give the same value: the second one, beside that which came first.
+TWICE = {("detection, short", "augment.crop"): "task-detect", ("segmentation by steps", "augment.crop"): "task-segment"}
+
+
+def rules_of(name):
+    recipe, given, _ = RUNS[name]
+    return rules(task_rules(choose_task(configure(recipe, given).task or "classify").kind))
+
+
+def resolved(name, *, record=None, without=()):
+    recipe, given, facts = RUNS[name]
+    facts = Facts(**{**vars(facts), "asked": ask(recipe, given)})
+    return decide(TrainConfig(), facts, rules_of(name), record=record, without=without)
+
+
+# A fact: a number, or the name of a recipe, model, task or machine.
+FACT = re.compile(r"\d|recipe \w+|model|task|weights|images|GPU|CPU|given|short for|pixels")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_value_that_is_no_default_has_a_rule_and_a_fact_without_which_it_is_another(name):
+    record = []
+    config = resolved(name, record=record)
+    who, defaults = latest(record, config), flatten(TrainConfig())
+    values = flatten(config)
+    others = {setting for setting, value in values.items() if value != defaults[setting]}
+    assert others
+    assert others <= who.keys(), "nobody decided these"
+    for setting in others:
+        one = who[setting]
+        assert one.rule in {rule.name for rule in rules_of(name)}
+        assert FACT.search(one.why), one
+    for rule in {who[setting].rule for setting in others}:
+        again = []
+        try:
+            without = flatten(resolved(name, without=(rule,), record=again))
+        except AssertionError:  # nobody says how large the images are, without which there is no run
+            assert rule.startswith("size-of")
+            continue
+        same = {s for s in others if who[s].rule == rule and without[s] == values[s]}
+        assert {s: one.rule for one in again if (s := one.setting) in same} == {
+            setting: TWICE.get((name, setting)) for setting in same
+        }
+
+
+def test_what_the_user_gives_is_what_there_is():
+    for name, (_, given, _) in RUNS.items():
+        record = []
+        values = flatten(resolved(name, record=record))
+        for setting, value in given.items():
+            if setting in FIELDS and setting != "model.name":
+                assert values[setting] == value, name
+        assert {one.setting for one in record if one.who == "you"} >= {
+            name for name, value in given.items() if value != flatten(TrainConfig())[name] and name != "optim.lr"
+        }
+
+
+def test_the_runs_are_decided_by_all_kinds_of_facts():
+    seen = set()
+    for name in RUNS:
+        record = []
+        resolved(name, record=record)
+        seen |= {one.who for one in record}
+    assert seen == {"recipe", "family", "you", "model", "task", "set", "machine", "budget"}
+
+
+def test_decisions_are_kept_in_a_folder_and_none_are_read_from_an_older_one(tmp_path):
+    record = []
+    config = resolved("few photographs and a Swin", record=record)
+    write_decisions(tmp_path, record)
+    assert read_decisions(tmp_path) == record
+    assert read_decisions(tmp_path / "older") == []
+    changed = {one.setting: one for one in beside_recipe(record, config)}
+    assert (changed["optim.lr"].before, changed["optim.lr"].value) == (2e-3, config.optim.lr)
+    assert "optim.least_steps" not in changed
+
+
+def test_values_are_put_as_they_are():
+    config = put(TrainConfig(), {"model.options": {"depth": 2}, "seed": 3})
+    assert put(config, {"model.options": {"dim": 8}}).model.options == {"dim": 8}
+    (one,) = decisions_between(config, put(config, {"seed": 4}), who="you", rule="you", why="given")
+    assert (one.setting, one.before, one.value) == ("seed", 3, 4)
