@@ -10,17 +10,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..config import LossConfig, TrainConfig, leave_out
 from ..data.feed import Batch
 from ..data.framing import Encoder
 from ..data.spec import InputSpec
 from ..data.targets import Counts
+from ..settings import LossConfig, TrainConfig
+from ..settings.decisions import Rule, decide
+from ..settings.facts import Facts
 from .codec import Codec
 from .hosts import Hosts
 from .metric import PLACE, Metrics
 from .moved import refuse_earlier
 from .presenter import Presenter
 from .reader import Reader
+from .rules import adapted_by, left_out
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Task(nn.Module):
         metrics: its `Metrics`: what is measured of answers.
         presenter: its `Presenter`: answers in words, tables, records and drawings, and sections of reports.
         hosts: its `Hosts`: models that are none of timm's, and heads.
+        rules: by which it changes settings, see `saccade.tasks.rules`; None leaves out what its codec does not know.
         recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
         largest: side up to which images are trained at their own size if none is asked for; None: at the model's.
     """
@@ -58,6 +62,7 @@ class Task(nn.Module):
     codec: ClassVar[type[Codec]] = Codec
     metrics: ClassVar[type[Metrics]] = Metrics
     presenter: ClassVar[type[Presenter]] = Presenter
+    rules: ClassVar[tuple[Rule, ...] | None] = None
     hosts: ClassVar[type[Hosts]] = Hosts
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
@@ -92,10 +97,19 @@ class Task(nn.Module):
         cls.hosts.check_spec(spec)
 
     @classmethod
-    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Return settings without what makes no sense for the task, and remarks on what was left out."""
+    def task_rules(cls) -> tuple[Rule, ...]:
+        """Return the rules by which the task changes settings, in order; not to be overridden."""
+        if cls.adapt.__func__ is not Task.adapt.__func__:  # type: ignore[attr-defined]
+            return (adapted_by(cls.name, cls.adapt),)
         mixes = cls.codec.mixed_targets is not Codec.mixed_targets
-        return (config, []) if mixes else leave_out(config, ("mixup", "cutmix"), f"{cls.name} mixes no targets")
+        default = () if mixes else (left_out(("mixup", "cutmix"), f"{cls.name} mixes no targets"),)
+        return default if cls.rules is None else cls.rules
+
+    @classmethod
+    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+        """Return settings as the task's rules change them, and remarks on what was left out; not to be overridden."""
+        remarks: list[str] = []
+        return decide(config, Facts(), cls.task_rules(), remarks=remarks), remarks
 
     def read_along(self, encode: Encoder) -> Encoder:
         """Return what makes tensors of training samples, with what the task needs to know of each besides."""

@@ -10,11 +10,10 @@ from ..data.spec import InputSpec
 from ..kernels import table
 from ..kernels.switch import chosen
 from ..settings import ConfigError, TrainConfig, short
-from ..settings.decisions import Change, Decision, Rule, between, decide
+from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, Weights
 from ..settings.fitting import FOUND
 from ..settings.overrides import names_of
-from ..tasks import Task
 from ..tasks.opening import TaskChoice, open_samples
 from ..weights import describe
 from .defaults import notes_on
@@ -45,7 +44,7 @@ def resolve(
     """
     chosen(config.engine.kernels, table.names())  # a name that there is none of is refused
     asked, left, decided = config, list[str](), list[Decision]()
-    config = decide(config, Facts(begun=begun), task_rules(choice.kind), record=decided, remarks=left)
+    config = decide(config, Facts(begun=begun), choice.kind.task_rules(), record=decided, remarks=left)
     facts = gather_facts(config, choice, data, device, begun=begun)
     assert facts.data is not None
     assert facts.model is not None
@@ -89,17 +88,6 @@ def resolved_config(recipe: str | None, settings: Mapping[str, Any], **named: An
             raise
         return config  # the recipe's task needs samples, and none are given
     return resolve(config, choice, data, local_device(config.engine.device), given=names_of(given))[0]
-
-
-def task_rules(kind: type[Task]) -> tuple[Rule, ...]:
-    """Return the rules of a task."""
-
-    def adapt(config: TrainConfig, _: Facts) -> Change:
-        after, remarks = kind.adapt(config)
-        why = "; ".join(remarks) or f"what the task {kind.name} needs"
-        return Change(between(config, after), why, why if remarks else "")
-
-    return (Rule(f"task-{kind.name}", "task", (), adapt),)
 
 
 def _overridden(config: TrainConfig, known: Weights | None) -> list[str]:

@@ -20,7 +20,6 @@ from saccade.settings.rules import rules
 from saccade.settings.schema import FIELDS
 from saccade.tasks.opening import choose_task
 from saccade.training.recipes import ask, configure
-from saccade.training.resolve import task_rules
 
 CPU, GPU = MachineFacts(gpu=False, cores=2), MachineFacts(gpu=True, cores=16)
 PHOTOGRAPHS = SetFacts("classify", samples=2000, side=160)
@@ -88,12 +87,12 @@ RUNS = {
 
 
 # Settings that two rules give the same value: the second one, beside that which came first.
-TWICE = {("detection, short", "augment.crop"): "task-detect", ("segmentation by steps", "augment.crop"): "task-segment"}
+TWICE = {("detection, short", "augment.crop"): "own-crops", ("segmentation by steps", "augment.crop"): "own-crops"}
 
 
 def rules_of(name):
     recipe, given, _ = RUNS[name]
-    return rules(task_rules(choose_task(configure(recipe, given).task or "classify").kind))
+    return rules(choose_task(configure(recipe, given).task or "classify").kind.task_rules())
 
 
 def resolved(name, *, record=None, without=()):

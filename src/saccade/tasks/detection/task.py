@@ -1,26 +1,25 @@
 """Objects in images: their boxes, classes and masks."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...config import LossConfig, TrainConfig, leave_out
+from ...config import LossConfig
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.targets import Counts
-from ..hosting import host_settings
 from ..registering import register_task
 from ..task import Task
 from .boxes import areas, clip
 from .codec import DetectionCodec, standing
-from .detector import CELLS, read_answers, waits_for_device
+from .detector import CELLS, read_answers
 from .errors import ShownMetrics
-from .hosts import DEFAULT_HEAD, DetectionHosts
+from .hosts import DetectionHosts
 from .objects import Objects, unpack_masks
 from .presenter import DetectionPresenter
 from .reader import DetectionReader, DetectOptions, stands_by
+from .rules import RULES
 
 VISIBLE = 0.1  # part of a box that a crop shows, below which the object is left out
 
@@ -40,6 +39,7 @@ class Detect(Task):
     Options = DetectOptions
     recipe, finetuning, largest = "detect", "detect_finetune", 512
     asked_by = ("least", "overlap", "kept")
+    rules = RULES
 
     def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
         super().__init__(model, options=options)
@@ -53,15 +53,6 @@ class Detect(Task):
         if options is not None:
             spec.extra |= stands_by(options)
         return {"options": options}
-
-    @classmethod
-    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Leave out what is made for one class an image; crops are the task's own."""
-        config = replace(config, augment=replace(config.augment, crop="none"))
-        head = config.model.head or DEFAULT_HEAD
-        engine = replace(config.engine, graphs=False) if waits_for_device(head) else config.engine
-        config = host_settings(config) or replace(config, model=replace(config.model, head=head), engine=engine)
-        return leave_out(config, ("mixup", "cutmix", "erase"), "every object has a class of its own")
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None

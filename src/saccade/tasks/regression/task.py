@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import ConfigError, LossConfig, TrainConfig, leave_out
+from ...config import LossConfig
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.targets import Counts
@@ -19,6 +19,7 @@ from ..task import Task
 from .codec import RegressionCodec
 from .presenter import RegressionPresenter
 from .reader import RegressionReader
+from .rules import RULES
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Regress(Task):
     reader, codec, metrics, presenter = RegressionReader, RegressionCodec, NumberMetrics, RegressionPresenter
     Options = RegressOptions
     asked_by = ("loss",)
+    rules = RULES
 
     mean: Tensor
     std: Tensor
@@ -61,13 +63,6 @@ class Regress(Task):
         super().__init__(model, options=options)
         self.register_buffer("mean", torch.zeros(1) if mean is None else mean, persistent=False)
         self.register_buffer("std", torch.ones(1) if std is None else std, persistent=False)
-
-    @classmethod
-    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Leave out what is made for classes."""
-        if config.loss.class_weights != "none":
-            raise ConfigError("loss.class_weights was given; numbers have no classes: leave it out")
-        return leave_out(config, ("mixup", "cutmix"), "numbers are no classes")
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:

@@ -1,30 +1,29 @@
 """A class for every pixel."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...config import ConfigError, LossConfig, TrainConfig, leave_out
+from ...config import ConfigError, LossConfig
 from ...data.feed import Batch
 from ...data.geometry import OUTSIDE
 from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ..classification.task import weigh_classes
-from ..hosting import host_settings
 from ..registering import register_task
 from ..task import Task
 from .codec import SegmentationCodec
 from .heads import Answers
 from .hosted import HostedSegmenter
-from .hosts import DEFAULT_HEAD, SegmentationHosts
+from .hosts import SegmentationHosts
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, small_masks
 from .presenter import SegmentationPresenter
 from .reader import SegmentationReader, SegmentOptions
+from .rules import RULES
 from .testing import answer_scales, answer_sliding
 
 
@@ -44,6 +43,7 @@ class Segment(Task):
     running = ("aacc",)
     Options = SegmentOptions
     asked_by = ("crop", "test", "scales", "flip")
+    rules = RULES
     recipe = "segment"
 
     class_weights: Tensor | None
@@ -60,14 +60,6 @@ class Segment(Task):
         self.keep_masks = keep_masks
         self.compare: Loss = mask_loss(self.options.loss)
         self.register_buffer("class_weights", class_weights, persistent=False)
-
-    @classmethod
-    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Leave out what is made for one class an image; crops are the task's own."""
-        model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
-        config = replace(config, augment=replace(config.augment, crop="none"))
-        config = host_settings(config) or replace(config, model=model)
-        return leave_out(config, ("mixup", "cutmix", "erase"), "every pixel has a class of its own")
 
     # In training
 

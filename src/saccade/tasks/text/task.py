@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from ...config import ConfigError, LossConfig, TrainConfig
+from ...config import LossConfig
 from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ..classification.task import Classify
 from ..registering import register_task
 from .codec import TextCodec
-from .hosts import TextHosts, adapt_host
+from .hosts import TextHosts
 from .metrics import TextMetrics
 from .presenter import TextPresenter
 from .reader import TextReader
 from .reading import TextOptions
+from .rules import RULES
 
 
 @register_task("text")
@@ -30,14 +31,8 @@ class ClassifyText(Classify):
     running = ("accuracy",)
     Options = TextOptions
     asked_by = ()
+    rules = RULES
     recipe = "text"
-
-    @classmethod
-    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Leave out what is made for images, and compiling, which would be done anew for every length of texts."""
-        if config.augment.repeats != 1:
-            raise ConfigError("augment.repeats was given; texts are not augmented: leave it out")
-        return adapt_host(config, compile=bool(config.engine.compile)), []
 
     # In training
 

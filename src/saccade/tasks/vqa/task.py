@@ -7,18 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...config import ConfigError, TrainConfig
 from ...data.feed import Batch
 from ...layers.numerics import upcast
 from ..classification.task import OneOf, read_logits
 from ..registering import register_task
-from ..text.hosts import adapt_host
 from .codec import QuestionCodec
 from .data import VqaOptions
 from .hosts import QuestionHosts
 from .metrics import QuestionMetrics, worth
 from .presenter import QuestionPresenter
 from .reader import QuestionReader
+from .rules import RULES
 
 
 @register_task("vqa")
@@ -34,14 +33,8 @@ class AnswerQuestions(OneOf):
     running = ("score",)
     Options = VqaOptions
     asked_by = ()
+    rules = RULES
     recipe = "text"
-
-    @classmethod
-    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Leave images whole, and steps uncompiled: questions are read with their images, file by file."""
-        if config.loss.class_weights != "none" or config.loss.smoothing:
-            raise ConfigError("loss.class_weights or loss.smoothing was given; answers are weighed by their own shares")
-        return adapt_host(config, compile=False, graphs=False), []
 
     # In training
 

@@ -1,0 +1,26 @@
+"""Settings that detection decides."""
+
+from ...settings import TrainConfig
+from ...settings.decisions import put
+from ..rules import HUGGING_FACE, left_out, of_timm, own
+from .detector import waits_for_device
+from .hosts import DEFAULT_HEAD
+
+
+def _no_graphs(config: TrainConfig) -> TrainConfig:
+    return put(config, {"engine.graphs": False}) if waits_for_device(config.model.head or DEFAULT_HEAD) else config
+
+
+RULES = (
+    own("own-crops", "the task crops images with their boxes", lambda config: put(config, {"augment.crop": "none"})),
+    of_timm(own("no-graphs", "the head's steps wait for the device, so CUDA graphs cannot replay them", _no_graphs)),
+    HUGGING_FACE,
+    of_timm(
+        own(
+            "default-head",
+            "the task's default",
+            lambda config: put(config, {"model.head": config.model.head or DEFAULT_HEAD}),
+        )
+    ),
+    left_out(("mixup", "cutmix", "erase"), "every object has a class of its own"),
+)
