@@ -7,6 +7,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 
+# What a test writes need not outlast a power cut, and waiting for the disk takes a third of a short training.
+os.fsync = lambda handle: None
+
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed():
