@@ -15,27 +15,21 @@ from torch import Tensor, nn
 
 from ...layers.padding import pad_to
 from ...layers.token_embed import DenseBlock, DenseNetEmbed, Transition
-from ..fused import Fused
 from ..ops.moments import Moments
 from ..ops.positions import as_map, rows
 from ..ops.row_product import RowProduct
 from ..precision import as_products_read, convert, converts
-from .dense_parts import folded, has_norms, stages, track
+from .dense_parts import FusedEmbed, folded, stages, track
 
 GROUP = 3  # new pieces that later layers read side by side
 JOINED = 8  # inputs of a concatenation that Inductor joins in one kernel
 LEAST = 16  # channels that are worth a kernel: a sector of memory
 
 
-class FusedDenseNetEmbed(Fused, DenseNetEmbed):
+class FusedDenseNetEmbed(FusedEmbed, DenseNetEmbed):
     """Dense blocks as products of rows, transitions behind their pooling."""
 
     plain = DenseNetEmbed
-
-    @classmethod
-    def refuses(cls, module: DenseNetEmbed) -> str | None:
-        """Why this embedding cannot be replaced, or None."""
-        return "its dense layers have batch norms" if has_norms(module) else None
 
     def takes(self, x: Tensor) -> bool:
         """Whether there are images on a GPU; a tracer's stand-in cannot say."""

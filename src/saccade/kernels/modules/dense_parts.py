@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from ...layers.numerics import line_of, upcast
 from ...layers.token_embed import DenseBlock, DenseNetEmbed, Transition
+from ..fused import Fused
 
 
 def stages(embed: DenseNetEmbed) -> list[tuple[DenseBlock, Transition]]:
@@ -12,10 +13,14 @@ def stages(embed: DenseNetEmbed) -> list[tuple[DenseBlock, Transition]]:
     return list(zip(embed.blocks[::2], embed.blocks[1::2], strict=True))  # type: ignore[arg-type]
 
 
-def has_norms(embed: DenseNetEmbed) -> bool:
-    """Whether there are batch norms inside the dense layers."""
-    layers = (layer for block, _ in stages(embed) for layer in block.layers)
-    return not all(isinstance(layer.norm1, nn.Identity) and isinstance(layer.norm2, nn.Identity) for layer in layers)
+class FusedEmbed(Fused):
+    """A replacement of the embedding whose dense layers have no norms."""
+
+    @classmethod
+    def refuses(cls, module: DenseNetEmbed) -> str | None:
+        """Why this embedding cannot be replaced, or None."""
+        norms = [norm for block, _ in stages(module) for layer in block.layers for norm in (layer.norm1, layer.norm2)]
+        return None if all(isinstance(norm, nn.Identity) for norm in norms) else "its dense layers have batch norms"
 
 
 def folded(norm: nn.Module, conv: nn.Conv2d) -> tuple[Tensor, Tensor | None]:

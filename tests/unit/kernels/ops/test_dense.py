@@ -3,12 +3,9 @@
 import pytest
 import torch
 
-from saccade.kernels.ops import dense_block_cpu
-from saccade.kernels.ops.dense_block_cpu import DenseBlockInParts, dense_block_reference, pooled_dense_block
 from saccade.kernels.ops.max_pool import MaxPool, max_pool_reference
 from saccade.kernels.ops.moments import Moments, moments_reference
 from saccade.kernels.ops.row_product import RowProduct, row_product_reference
-from saccade.kernels.ops.stem_cpu import StemInBands, stem_in_bands, stem_reference
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -28,9 +25,8 @@ def same(got, want, inputs) -> None:
 
 
 @pytest.fixture(autouse=True)
-def seeded(monkeypatch):
+def seeded():
     torch.manual_seed(0)
-    monkeypatch.setattr(dense_block_cpu, "ROWS", 100)  # several parts
 
 
 def test_a_product_of_rows_is_a_linear_layer():
@@ -61,23 +57,3 @@ def test_max_pooling_is_pytorchs_with_its_gradient(shape, ties):
     got, want = MaxPool.apply(x), max_pool_reference(x)
     assert torch.equal(got, want)
     same(got, want, [x])
-
-
-@pytest.mark.parametrize("halve", [True, False])
-@pytest.mark.parametrize("size", [(8, 6), (7, 9), (30, 4)])
-def test_a_dense_block_in_parts_is_the_block(halve, size):
-    tensors = [draw(4, 5 + 2 * i, 1, 1) for i in range(3)] + [draw(2, 4, 3, 3) for _ in range(3)]
-    x = draw(3, 5, *size)
-    want = dense_block_reference(x, halve, *tensors)
-    same(DenseBlockInParts.apply(x, halve, *tensors), want, [x, *tensors])
-    with torch.no_grad():
-        torch.testing.assert_close(pooled_dense_block(x, tensors[:3], tensors[3:], halve=halve), want[0])
-
-
-@pytest.mark.parametrize("size", [(8, 6), (7, 9), (33, 5), (1, 1), (40, 41)])
-def test_a_stem_in_bands_is_the_stem(size):
-    given = draw(3, 2, *size), draw(4, 2, 3, 3), draw(4)
-    want = stem_reference(*given)
-    same(StemInBands.apply(*given), want, given)
-    with torch.no_grad():
-        torch.testing.assert_close(stem_in_bands(*given), want)
