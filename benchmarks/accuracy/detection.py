@@ -30,7 +30,7 @@ from steps import Ours, Side, ended_with, time_in_turns
 from torch import Tensor, nn
 
 from saccade import compare
-from saccade.config import parse_settings
+from saccade.settings import parse_settings
 
 LITE = "model=tf_efficientnet_lite0"
 RANDOM = f"{LITE}+lr=1e-3"
@@ -312,9 +312,9 @@ def size(args: argparse.Namespace) -> dict[str, Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    from saccade.building import build_model
-    from saccade.config import ModelConfig
+    from saccade.building.build import build_model
     from saccade.data.spec import InputSpec
+    from saccade.settings import ModelConfig
     from saccade.tasks.detection import roi, rpn
 
     roi.best_boxes = rpn.best_boxes = _all_filled

@@ -25,7 +25,7 @@ import torch
 from one_process import share_processes
 
 from saccade import compare, cross_validate
-from saccade.config import parse_settings
+from saccade.settings import parse_settings
 
 TRIED = {
     "as it is": "",

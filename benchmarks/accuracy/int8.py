@@ -13,8 +13,8 @@ from typing import Any
 
 import saccade
 from saccade.deployment.judge import Exported
-from saccade.runs import Run
-from saccade.wording import count_of
+from saccade.runs.run import Run
+from saccade.support.wording import count_of
 
 
 def main() -> None:

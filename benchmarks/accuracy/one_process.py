@@ -22,10 +22,10 @@ from saccade.comparison.plan.budget import Pace
 from saccade.comparison.run import schedule
 from saccade.comparison.run.schedule import Clock, Job, Watch
 from saccade.comparison.run.worker import Outcome, train_run
-from saccade.config import TrainConfig
 from saccade.data.feed import Batch
 from saccade.data.kept import KeptFeed
 from saccade.data.validation import Validation
+from saccade.settings import TrainConfig
 
 
 def share_process() -> None:

@@ -103,7 +103,7 @@ def _compared(
     side: int,
     fixed: bool = False,
 ) -> dict[str, Any]:
-    from saccade.config import parse_settings
+    from saccade.settings import parse_settings
 
     settings: dict[str, Any] = {
         "model.head": args.head,
@@ -205,9 +205,9 @@ def size(args: argparse.Namespace) -> dict[str, Any]:  # noqa: ARG001
     """Parameters, and multiplications and additions in thousands of millions, of whole segmenters of 150 classes."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from saccade.building import build_model
-    from saccade.config import ModelConfig
+    from saccade.building.build import build_model
     from saccade.data.spec import InputSpec
+    from saccade.settings import ModelConfig
 
     table = []
     for name, head in SIZES:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from saccade.runs import Run
+from saccade.runs.run import Run
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.console import Console
 from saccade.training.engine import torch_settings

@@ -269,7 +269,7 @@ class Sweep:
         return found
 
     def measure(self, family: str, values: dict[str, Any], seed: int, epochs: int) -> None:
-        from saccade.config import overlay
+        from saccade.settings import overlay
         from saccade.settings.sizes import batch_for
         from saccade.training.recipes import configure
         from saccade.training.resolve import resolve
@@ -359,10 +359,10 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 def write_pages(folder: Path) -> None:
     """Write the curves as a table, as CSV and as a page."""
-    from saccade.config import flatten
     from saccade.report.chart import line_chart
     from saccade.report.document import Block, Text, to_html, to_markdown
     from saccade.report.page import Section, grid, render_page
+    from saccade.settings import flatten
     from saccade.training.recipes import configure
 
     usual = flatten(configure("small", {}))

@@ -206,9 +206,9 @@ def time_trainer(args: argparse.Namespace, name: str, plugin: str | None) -> flo
     import transformers
 
     import saccade
-    from saccade.building import parse_plugin
-    from saccade.config import DataConfig
+    from saccade.building.build import parse_plugin
     from saccade.plugins import PLUGINS
+    from saccade.settings import DataConfig
     from saccade.tasks.opening import open_samples
     from saccade.training.setup import limit_samples
 

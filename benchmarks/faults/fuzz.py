@@ -155,15 +155,15 @@ class Configurations:
     """A recipe or a run's settings, read as YAML and laid over the defaults."""
 
     def __init__(self, _):
-        from saccade.config import TrainConfig, to_yaml
+        from saccade.settings import TrainConfig, to_yaml
 
         self.text = to_yaml(TrainConfig())
 
     def __call__(self, draw):
         import yaml
 
-        from saccade.building import parse_plugin
-        from saccade.config import TrainConfig, flatten, overlay, read_yaml
+        from saccade.building.build import parse_plugin
+        from saccade.settings import TrainConfig, flatten, overlay, read_yaml
 
         if draw.random() < 0.5:
             values = twist(yaml.safe_load(self.text), draw)
@@ -191,7 +191,7 @@ class States:
         import torch
 
         from saccade.explanation.checkpoints import read_weights
-        from saccade.state import load_state, save_state
+        from saccade.runs.state import load_state, save_state
 
         folder = self.folder / "state"
         for old in folder.glob("*/*"):

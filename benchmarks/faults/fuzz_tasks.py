@@ -79,7 +79,7 @@ class Masks:
             (coco / "annotations" / f"panoptic_{part}2017.json").write_text(json.dumps(told))
 
     def __call__(self, draw):
-        from saccade.config import DataConfig
+        from saccade.settings import DataConfig
         from saccade.tasks.opening import open_samples
 
         kind = draw.choice(("own", "own", "coco", "coco", "list"))
@@ -143,7 +143,7 @@ class Texts:
         draw.choice(kinds)(draw)
 
     def table(self, draw):
-        from saccade.config import DataConfig
+        from saccade.settings import DataConfig
         from saccade.tasks.opening import open_samples
 
         path = self.folder / f"table.{draw.choice(('tsv', 'csv', 'jsonl', 'parquet'))}"
@@ -161,7 +161,7 @@ class Texts:
                 part.sample(index)
 
     def asked(self, draw):
-        from saccade.config import DataConfig
+        from saccade.settings import DataConfig
         from saccade.tasks.opening import open_samples
 
         path = self.folder / "questions.csv"
@@ -195,7 +195,7 @@ class Texts:
             describe_tokenizer(str(place), host)
 
     def model(self, draw):
-        from saccade.building import load_model
+        from saccade.building.build import load_model
         from saccade.tasks.text.tokens import Reading
 
         about = twist(json.loads(self.header["__metadata__"]["saccade"]), draw)

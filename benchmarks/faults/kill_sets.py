@@ -93,7 +93,7 @@ def make_models(made):
     import transformers
 
     import saccade
-    from saccade.labelling import write_labels
+    from saccade.training.labelling import write_labels
     from support.texts import SIZE, WORDS, make_model, make_tokenizer, sentences, write_tsv
 
     make_model(made / "bert")

@@ -16,10 +16,10 @@ import torch
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from saccade.config import AugmentConfig
 from saccade.data.augment import Augment
 from saccade.data.draws import key
 from saccade.data.rand_augment import NONE, NUMBER, OPERATIONS, Step, erase_pixels
+from saccade.settings import AugmentConfig
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from support import timm_augment as theirs

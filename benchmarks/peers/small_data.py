@@ -31,11 +31,11 @@ from timm.data import Mixup, create_dataset, create_loader
 from timm.optim import create_optimizer_v2
 from timm.utils import ModelEmaV3
 
-from saccade.building import build_model
-from saccade.config import TrainConfig
+from saccade.building.build import build_model
 from saccade.data.open import Data, open_data
 from saccade.data.source import ArraySource, FileSource
-from saccade.runs import Run
+from saccade.runs.run import Run
+from saccade.settings import TrainConfig
 from saccade.tasks.opening import choose_task
 from saccade.training.console import Console
 from saccade.training.engine import torch_settings
@@ -127,7 +127,7 @@ def prepared(args: argparse.Namespace) -> tuple[TrainConfig, Data, Any, torch.de
 
 
 def settings(args: argparse.Namespace) -> TrainConfig:
-    from saccade.config import parse_settings
+    from saccade.settings import parse_settings
 
     options = {"embed_dim": 96, "depth": 4, "num_heads": 3} if args.model == "vit_tiny" else {}
     options |= parse_settings(args.option)

@@ -27,9 +27,9 @@ import torch
 from torch import nn
 
 import saccade
-from saccade.config import TrainConfig, overlay
 from saccade.models import list_backbones
-from saccade.spawning import cores
+from saccade.settings import TrainConfig, overlay
+from saccade.support.spawning import cores
 from saccade.training.engine import PLACE, compile_parts, torch_settings
 
 MODES = ("train", "blocks", "infer")  # what takes longest first

@@ -527,9 +527,9 @@ class Alone:
         """Return the answers of what `saccade predict` opens."""
         import torch
 
+        from saccade.building.loading import LoadedModel
         from saccade.data.spec import InputSpec
         from saccade.deployment.predictor import TorchPredictor
-        from saccade.loading import LoadedModel
 
         model, images = self.create(name)
         names, third = tuple(str(number) for number in range(1000)), [0.3] * 3

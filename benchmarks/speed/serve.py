@@ -328,10 +328,10 @@ class Both(io.TextIOBase):
 
 def make_run(folder):
     """Write the weights of a model that was never trained, which answers as fast as one that was."""
-    from saccade.building import build_model
-    from saccade.config import ModelConfig
+    from saccade.building.build import build_model
     from saccade.data.spec import InputSpec
-    from saccade.weights import save_model
+    from saccade.runs.weights import save_model
+    from saccade.settings import ModelConfig
 
     config = ModelConfig(name="glnet_nano")
     spec = InputSpec(tuple("abcdefghij"), 3, 28, [0.5] * 3, [0.25] * 3, 28)

@@ -6,7 +6,7 @@ import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from saccade.sizes import Count
+from saccade.settings.model_sizes import Count
 
 
 def model_size(name: str, img_size: int | None = None, **kwargs: Any) -> Count:

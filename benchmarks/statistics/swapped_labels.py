@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saccade.building import build_model
-from saccade.config import ModelConfig
+from saccade.building.build import build_model
 from saccade.data.open import open_data
 from saccade.data.spec import InputSpec
 from saccade.evaluation.suspects import CUT, fit, posterior
+from saccade.settings import ModelConfig
 
 SHARE = 0.05
 

@@ -11,11 +11,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .moved import install
+from .support.moved import PLACES, install
 
 if TYPE_CHECKING:
-    from .averaging import average_weights
-    from .building import load_model
+    from .building.averaging import average_weights
+    from .building.build import load_model
     from .comparison.compare import compare
     from .comparison.cross import cross_validate
     from .data.spec import InputSpec
@@ -91,14 +91,14 @@ __all__ = [
 HOMES = {
     "InputSpec": "data.spec",
     "accelerate": "kernels",
-    "average_weights": "averaging",
+    "average_weights": "building.averaging",
     "compare": "comparison.compare",
     "cross_validate": "comparison.cross",
     "evaluate": "evaluation.evaluate",
     "explain": "explanation.explain",
     "export": "deployment.export",
     "list_recipes": "settings.recipes",
-    "load_model": "building",
+    "load_model": "building.build",
     "optimize": "deployment.optimize",
     "plan": "training.plan",
     "predict": "deployment.predict",
@@ -107,13 +107,13 @@ HOMES = {
     "tune": "tuning.tune",
 }
 PACKAGES = (
-    *("comparison", "data", "deployment", "evaluation", "explanation", "kernels", "layers"),
-    *("models", "plugins", "report", "settings", "statistics", "tasks", "training", "tuning"),
+    *("building", "comparison", "data", "deployment", "evaluation", "explanation", "kernels", "layers"),
+    *("models", "plugins", "report", "runs", "settings", "statistics", "support", "tasks", "training", "tuning"),
 )
 
 
 def __getattr__(name: str) -> Any:
-    if name in PACKAGES:
+    if name in PACKAGES or f"{__name__}.{name}" in PLACES:
         return import_module(f".{name}", __name__)
     if name in __all__:
         for home in [HOMES[name]] if name in HOMES else ["models", "plugins", "tasks"]:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 from . import __version__
 from .commands import Args
-from .wording import is_memory_error
+from .support.wording import is_memory_error
 
 VERBS = (
     *("train", "plan", "watch", "tune", "compare", "evaluate", "explain"),

@@ -87,8 +87,7 @@ def shape(thing: Any) -> dict[str, list[str]]:
 
 def options(registry: Any) -> dict[str, list[str]]:
     """Return the options of all that is registered, by name."""
-    from saccade.registry import option_hints
-
+    option_hints = sys.modules[type(registry).__module__].option_hints  # wherever it is in that version
     found = {}
     for name, thing in registry.items():
         made = [one for one in (thing, getattr(thing, "Options", None)) if callable(one)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import saccade
-from saccade.building import load_model
+from saccade.building.build import load_model
 from saccade.comparison.run.folder import is_finished
 from support.hosted import save_detector, save_segmenter
 from support.masks import make_masks

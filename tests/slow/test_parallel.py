@@ -15,8 +15,8 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from saccade.building import load_model
-from saccade.state import list_states
+from saccade.building.build import load_model
+from saccade.runs.state import list_states
 from support.trainings import environment, png_folder, records, settings, weights
 
 pytestmark = pytest.mark.slow

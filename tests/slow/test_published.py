@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 import saccade
+from saccade.building.loading import open_model
 from saccade.deployment.predictor import open_predictor
-from saccade.loading import open_model
 from support.golden import case, relative_error
 from support.published import write_published
 from support.trainings import environment

@@ -3,7 +3,7 @@
 import pytest
 
 import saccade
-from saccade.runs import Run
+from saccade.runs.run import Run
 from saccade.settings.recipes import list_recipes
 from support.masks import make_masks
 from support.trainings import assert_same_end, kill_plan, settings, train_with_kills

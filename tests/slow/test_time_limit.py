@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from saccade.runs import Run
+from saccade.runs.run import Run
 from support import slowing
 from support.trainings import assert_same_end, environment, png_folder, records, settings, weights
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from saccade.config import parse_settings
+from saccade.settings import parse_settings
 from saccade.training.recipes import SHORT_FLAGS
 
 PLAIN = ("epochs", "batch_size", "lr", "img_size", "device", "kernels", "group", "checkpoint")

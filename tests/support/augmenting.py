@@ -1,8 +1,8 @@
 """Augmentation of images with one class each, for tests that look at images and labels alone."""
 
-from saccade.config import AugmentConfig, LossConfig
 from saccade.data.augment import Augment
 from saccade.data.spec import InputSpec
+from saccade.settings import AugmentConfig, LossConfig
 from saccade.tasks import Classify
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from saccade.config import TrainConfig, to_yaml
+from saccade.settings import TrainConfig, to_yaml
 
 TINY = {"dims": [8, 16], "depths": [1, 1], "pattern": ["G", "A"], "num_slots": 4, "num_heads": [2, 2]}
 SETTINGS: dict[str, Any] = {

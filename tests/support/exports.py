@@ -9,12 +9,12 @@ from PIL import Image
 from torch import Tensor
 
 import saccade
-from saccade.building import build_model
-from saccade.config import ModelConfig
+from saccade.building.build import build_model
 from saccade.data.spec import InputSpec
 from saccade.deployment.bundle import KEY, Bundle
 from saccade.deployment.predictor import Predictor
-from saccade.weights import save_model
+from saccade.runs.weights import save_model
+from saccade.settings import ModelConfig
 from support.training import tiny
 
 CLASSES = ("red", "green", "blue")

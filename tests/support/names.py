@@ -11,7 +11,7 @@ from typing import Any
 
 import saccade
 from saccade.cli import VERBS
-from saccade.config import TrainConfig, flatten
+from saccade.settings import TrainConfig, flatten
 from support.docs import ROOT
 
 SETTINGS = flatten(TrainConfig())

@@ -16,7 +16,7 @@ import timm
 from PIL import Image
 from safetensors.torch import save_file
 
-from saccade.building import resolve_name
+from saccade.building.build import resolve_name
 from saccade.cli import main
 from saccade.training.loop import Loop
 from support.golden import cases

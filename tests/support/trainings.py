@@ -128,8 +128,8 @@ def _main() -> None:
 
 def _die_at(what: str, number: int) -> None:
     """Let this process kill itself when something is done for the number-th time."""
-    from saccade import state
-    from saccade.runs import Run
+    from saccade.runs import state
+    from saccade.runs.run import Run
     from saccade.training.loop import Loop
 
     left = [number]

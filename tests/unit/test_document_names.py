@@ -11,10 +11,10 @@ import pytest
 import timm
 import yaml
 
-from saccade.building import PLUGINS, parse_plugin
+from saccade.building.build import PLUGINS, parse_plugin
 from saccade.comparison.plan.arms import parse_arms
-from saccade.config import ConfigError, TrainConfig, overlay, parse_settings
 from saccade.explanation.request import all_views
+from saccade.settings import ConfigError, TrainConfig, overlay, parse_settings
 from saccade.settings.recipes import list_recipes
 from saccade.tasks import TASKS
 from saccade.tasks.opening import choose_task

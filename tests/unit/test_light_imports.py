@@ -10,7 +10,7 @@ import pytest
 
 import saccade
 from saccade.cli import VERBS, main
-from saccade.importing import quick_imports
+from saccade.support.importing import quick_imports
 
 HEAVY = ("torch", "timm", "numpy", "jsonargparse", "saccade.kernels")
 

@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import saccade
-from saccade import state
 from saccade.cli import main
+from saccade.runs import state
 from saccade.training.loop import Loop
 from support.trainings import png_folder
 

@@ -10,22 +10,23 @@ import torch
 from torch import nn
 
 import saccade
-from saccade.building import build_model, load_model
-from saccade.config import ConfigError, ModelConfig
+from saccade.building.build import build_model, load_model
 from saccade.data.spec import InputSpec
-from saccade.metadata import constructor_options, takes
+from saccade.models._constructors import constructor_options
 from saccade.models.cvt import CvT
 from saccade.models.glnet import GLNet
 from saccade.models.nommer import NomMer
 from saccade.models.sot import SoT
 from saccade.models.t2t import T2TViT
 from saccade.plugins import PLUGINS
-from saccade.ranges import choices
-from saccade.registry import option_hints
+from saccade.runs.metadata import takes
+from saccade.runs.weights import save_model
+from saccade.settings import ConfigError, ModelConfig
+from saccade.settings.registry import option_hints
+from saccade.settings.values import choices
 from saccade.tasks import Task
 from saccade.tasks.detection.detector import HEADS as DETECTORS
 from saccade.tasks.segmentation import HEADS
-from saccade.weights import save_model
 
 CLASSES = ("a", "b", "c")
 SOT = {"depth": 1, "embed_dim": 16, "num_heads": 2, "cov_heads": 2, "cov_dim": 4, "token_embed": "linear"}

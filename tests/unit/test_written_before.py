@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 import saccade
-from saccade.building import load_model
+from saccade.building.build import load_model
 from saccade.data.open import open_data
-from saccade.runs import Run
+from saccade.runs.run import Run
 from saccade.settings import families
 from saccade.training.report import rewrite_report
 

@@ -52,7 +52,7 @@ class Args(Namespace):
         """
         unused = [name for name in sorted(self.given) if name not in {*signature(verb).parameters, *others}]
         if unused:
-            from ..config import ConfigError
+            from ..settings import ConfigError
 
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ConfigError(

@@ -22,9 +22,9 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> None:
     """Print images per second and peak memory of model and peer, for inference and training."""
+    from ..building.loading import open_device
     from ..evaluation.speed import MODES, Setting, as_markdown, find_raced, race
-    from ..loading import open_device
-    from ..ranges import require_number
+    from ..settings.values import require_number
 
     args.model, args.peer = find_raced(args.model), find_raced(args.peer)
     require_number("--batch-size", args.batch_size, 1, 2**20)

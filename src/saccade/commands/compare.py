@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from ..importing import quick_imports
 from ..settings import help_of
+from ..support.importing import quick_imports
 from . import (
     COLUMNS,
     COLUMNS_AS,
@@ -101,16 +101,16 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Run a comparison and print what it found; the exit status is 1 if an arm failed."""
-    from ..spawning import start_early
+    from ..support.spawning import start_early
 
     start_early(args.device)  # it imports while this process does
     with quick_imports():
         from ..comparison.compare import compare as run_comparison
         from ..comparison.compare import plan_comparison
         from ..comparison.plan.request import Request
-        from ..config import ConfigError, parse_settings
-        from ..ranges import require_number
         from ..report.document import to_terminal
+        from ..settings import ConfigError, parse_settings
+        from ..settings.values import require_number
         from ..training.loop import Interrupted
 
     given: dict[str, Any] = {name: args[name] for name in Request.__dataclass_fields__ if name in args}

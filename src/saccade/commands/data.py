@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from ..wording import count_of
+from ..support.wording import count_of
 from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DATA, DEVICE, TASK, THREADS, Args
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def _suspects(args: Args) -> int:
 
 
 def _labels(args: Args) -> int:
-    from ..config import ConfigError
-    from ..labelling import write_labels
-    from ..loading import open_device
+    from ..building.loading import open_device
+    from ..settings import ConfigError
+    from ..training.labelling import write_labels
 
     args.refuse_others("to data labels", write_labels, "what", "logits")
     if args.teacher is None or args.out is None:
@@ -123,10 +123,10 @@ def _labels(args: Args) -> int:
 
 def _check(args: Args) -> int:
     """Print the report on a set; the exit status is 1 if something serious was found."""
-    from ..config import ConfigError
     from ..data.check import look_through
     from ..data.fix import write_clean
     from ..data.table import parse_columns
+    from ..settings import ConfigError
     from ..tasks.opening import choose_task, read_by_layout
 
     args.refuse_others("to data check", look_through, "what", "data", "val", "fix", "json")

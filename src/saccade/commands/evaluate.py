@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
-from ..importing import quick_imports
+from ..support.importing import quick_imports
 from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DEVICE, JSON, QUIET, TARGET, WORKERS, Args
 
 WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
@@ -98,10 +98,10 @@ def run(args: Args) -> int:
     if args.folds is not None:
         return _over_folds(args)
     with quick_imports():
-        from ..config import ConfigError
         from ..evaluation.evaluate import EPSILONS
         from ..evaluation.evaluate import evaluate as run_evaluation
         from ..report.document import to_terminal
+        from ..settings import ConfigError
 
     attacks = ("epsilon", "steps", "restarts")
     if not args.robust and (unused := args.given.intersection(attacks)):
@@ -112,7 +112,7 @@ def run(args: Args) -> int:
     first = Path(args.runs[0]).expanduser()
     out = args.out or (first if first.is_dir() else Path()) / "evaluation"
     if args.average:
-        from ..averaging import average_weights
+        from ..building.averaging import average_weights
 
         args.runs.append(str(average_weights(args.runs, Path(out).with_name("averaged.safetensors"))))
     given = args.given_to(run_evaluation, out=out, epsilons=args.epsilon or EPSILONS)
@@ -123,7 +123,7 @@ def run(args: Args) -> int:
 
 def _over_folds(args: Args) -> int:
     from ..comparison.cross import cross_validate
-    from ..config import ConfigError
+    from ..settings import ConfigError
 
     args.refuse_others("with --folds", cross_validate, "runs", "json")
     if len(args.runs) > 1:

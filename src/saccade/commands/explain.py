@@ -86,7 +86,7 @@ def run(args: Args) -> None:
 
 def _refuse_unread(args: Args) -> None:
     """Refuse flags of views that were not asked for, and of images that were not named."""
-    from ..config import ConfigError
+    from ..settings import ConfigError
 
     views = args.views.split(",") if args.views else []
     for name, view in OF_VIEW.items():

@@ -17,7 +17,7 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> None:
     """Print every backbone with its counted and its published size."""
-    from ..sizes import COUNTED, PUBLISHED
+    from ..settings.model_sizes import COUNTED, PUBLISHED
 
     rows: list[dict[str, Any]] = []
     for name, size in COUNTED.items():

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from ..importing import quick_imports
+from ..support.importing import quick_imports
 from . import Args
 from .train import add_settings
 

@@ -5,8 +5,8 @@ from argparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..importing import quick_imports
-from ..wording import count_of
+from ..support.importing import quick_imports
+from ..support.wording import count_of
 from . import BATCH_SIZE, DEVICE, THREADS, TRUST, Args, add_kernels
 
 

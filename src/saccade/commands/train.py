@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from rich.console import Console
 from rich.markup import escape
 
-from ..importing import quick_imports
 from ..settings import help_of
+from ..support.importing import quick_imports
 from . import (
     AUTO_WORKERS,
     BEST_DEVICE,

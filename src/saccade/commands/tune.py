@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from rich.console import Console
 from rich.markup import escape
 
-from ..importing import quick_imports
+from ..support.importing import quick_imports
 from . import AUTO_WORKERS, BEST_DEVICE, DATA, IMG_SIZE, MODEL, SET, SILENT, TASK, Args
 
 
@@ -45,7 +45,7 @@ def flags(parser: ArgumentParser) -> None:
 def run(args: Args) -> int:
     """Search, and write a recipe and a page."""
     with quick_imports():
-        from ..config import parse_settings
+        from ..settings import parse_settings
         from ..training.loop import Interrupted
         from ..tuning.tune import tune as run_search
 

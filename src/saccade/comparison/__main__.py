@@ -5,8 +5,8 @@ import sys
 import threading
 from contextlib import suppress
 
-from ..importing import quick_imports
-from ..spawning import VISIBLE
+from ..support.importing import quick_imports
+from ..support.spawning import VISIBLE
 
 
 def main() -> int:

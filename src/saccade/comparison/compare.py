@@ -11,12 +11,12 @@ from typing import Any
 
 import rich.console
 
-from ..config import TrainConfig
 from ..data.source import Source
-from ..files import write_text
-from ..runs import Run
+from ..runs.run import Run
+from ..settings import TrainConfig
+from ..support.files import write_text
+from ..support.wording import count_of
 from ..training.loop import Interrupted
-from ..wording import count_of
 from .conclude.conclusion import conclude
 from .conclude.soundness import Probes, warn_of_chance, warn_of_losses
 from .cross import OUT_OF_FOLD, keep_answers

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import rich.console
 
-from ..config import ConfigError, flatten
-from ..files import write_text
-from ..runs import Run
+from ..runs.run import Run
+from ..settings import ConfigError, flatten
 from ..statistics.difference import Difference
 from ..statistics.folds import Folds
 from ..statistics.jackknife import pseudo_values
 from ..statistics.macro import macro_values
 from ..statistics.paired import from_differences
+from ..support.files import write_text
 from ..tasks.metric import GROUP, MetricSpec
 from .conclude.evidence import Evidence, common_places, per_sample
 from .plan.cut import Cut

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..files import open_regular, physical_memory
+from ..support.files import open_regular, physical_memory
 from .image import decode
 from .reader import ReadOptions, register_reader
 from .source import ArraySource, Splits

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import AugmentConfig, ConfigError
+from ..settings import AugmentConfig, ConfigError
 from .geometry import ERASE, JITTER, MIX, OPERATIONS, RAND, Geometry, change, draw_uniforms, rand_draws
 from .rand_augment import Step, erase_pixels
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..wording import count_of
+from ..support.wording import count_of
 from .image import DIM, EXTENSIONS, MAX_PIXELS, BadSample, Header, decode, header
 from .open import Data, open_data
 from .source import Source, Stream

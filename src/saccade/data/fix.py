@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import whole_folder
+from ..support.files import whole_folder
 from .check import LookedThrough, same_pixels
 from .lists import name_rows
 from .source import FileSource

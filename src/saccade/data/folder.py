@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..wording import count_of
+from ..support.wording import count_of
 from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits

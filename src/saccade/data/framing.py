@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ..config import AugmentConfig
+from ..settings import AugmentConfig
 from .draws import uniform
 from .geometry import AREA, LEFT, OUTSIDE, RATIO, TOP
 from .source import Sample

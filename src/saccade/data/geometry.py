@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import AugmentConfig
+from ..settings import AugmentConfig
 from .draws import uniform
 
 # Purposes of draws. RandAugment's operations take four each from RAND on, and one from SPARE on.

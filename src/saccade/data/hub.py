@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files import open_regular
+from ..support.files import open_regular
 from .draws import random_of, shuffled
 from .image import BadSample, decode
 from .reader import ReadOptions, holds, register_reader

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ..files import NotRegularError, open_regular
+from ..support.files import NotRegularError, open_regular
 from .damage import find_damage
 
 MAX_PIXELS = 120_000_000  # an image of so many takes 0.8 GiB while it is decoded; PIL's own limit is 178,956,970

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..wording import count_are
+from ..support.wording import count_are
 from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
 from .framing import Encoded, Encoder, Framing, ImageEncoder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..wording import count_are
+from ..support.wording import count_are
 from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits

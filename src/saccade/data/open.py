@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import DataConfig
+from ..settings import DataConfig
 from .folds import choose_folds, fold_notes
 from .image import DIM, EXTENSIONS, SHADES, BadSample, highest_of_sixteen_bits
 from .kept import Memory

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import AugmentConfig
+from ..settings import AugmentConfig
 from .draws import MASK, key, stir, uniform
 from .geometry import PURPOSES, change, matrices
 

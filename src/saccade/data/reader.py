@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ..registry import Registry
+from ..settings.registry import Registry
 from .source import Splits
 from .split import TEST, TRAIN, VAL
 from .table import ReadTargets, read_classes

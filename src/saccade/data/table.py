@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ..config import ConfigError, nearest
+from ..settings import ConfigError, nearest
 from .split import abbreviate
 from .targets import ClassTargets, Targets
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ..files import open_regular
+from ..support.files import open_regular
 from .image import EXTENSIONS, MAX_BYTES, BadSample
 from .split import abbreviate
 from .targets import numbered_classes

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..wording import is_memory_error
+from ..support.wording import is_memory_error
 from .limits import Refusal
 
 Disconnected = Callable[[], Awaitable[bool]]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.spec import InputSpec
-from ..files import read_record
 from ..report.plain import to_json
+from ..support.files import read_record
 from ..tasks.opening import find_task
 
 DEPTH = 4

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from ..config import ConfigError
 from ..data.spec import InputSpec
-from ..files import read_small
-from ..metadata import check_inputs
+from ..runs.metadata import check_inputs
+from ..settings import ConfigError
+from ..support.files import read_small
 from ..tasks import Task
 from ..tasks.opening import find_task
 

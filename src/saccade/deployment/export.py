@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from ..building.loading import UNFINISHED, find_target, open_model
+from ..building.pretrained import PREFIX
 from ..data.spec import InputSpec
-from ..files import write_text
-from ..loading import UNFINISHED, find_target, open_model
-from ..pretrained import PREFIX
+from ..support.files import write_text
 from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError, require_onnxruntime
 from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_onnx, write_program

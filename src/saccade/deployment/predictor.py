@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..building.loading import LoadedModel, find_target, open_model
 from ..data.augment import Normalize
 from ..data.spec import InputSpec
-from ..files import physical_memory
 from ..kernels import Guard
-from ..loading import LoadedModel, find_target, open_model
 from ..plugins import attached
+from ..support.files import physical_memory
 from ..tasks import Task
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
 

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import DataConfig, TrainConfig
 from ..data.feed import Batch
 from ..data.framing import resize_images
 from ..data.image import BadSample
@@ -21,7 +20,8 @@ from ..data.open import Data, open_data
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.table import columns_as_trained
-from ..runs import Run
+from ..runs.run import Run
+from ..settings import DataConfig, TrainConfig
 from ..tasks.opening import find_task, open_samples
 from .bundle import ExportError
 

@@ -15,8 +15,8 @@ from typing import Any, TextIO
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ..files import write_text
 from ..report.plain import to_json
+from ..support.files import write_text
 from ..tasks import Answer, Presenter
 from ..tasks.segmentation.drawing import mask_image
 from .paths import NoImages

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..config import DataConfig
+from ..building.loading import LoadedModel, find_target, open_device, open_model
 from ..data.feed import Batch
 from ..data.source import Source
 from ..data.spec import InputSpec
 from ..data.split import identity
 from ..data.table import columns_as_trained, parse_columns
 from ..kernels import apply
-from ..loading import LoadedModel, find_target, open_device, open_model
-from ..runs import Run
+from ..runs.run import Run
+from ..settings import DataConfig
 from ..settings.named import combine, texts_of
 from ..tasks import Task
 from ..tasks.opening import TaskChoice, choose_task, open_samples

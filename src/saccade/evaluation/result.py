@@ -5,11 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..files import OwnFolder, whole_folder, write_text
 from ..report.page import show_table
 from ..report.plain import to_json
 from ..report.tally import Score
 from ..statistics.bootstrap import Estimate
+from ..support.files import OwnFolder, whole_folder, write_text
 from ..tasks.metric import MetricSpec
 from .findings import Findings
 from .page import render

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..building.loading import open_model
+from ..building.pretrained import PREFIX, find_specification
 from ..kernels import Guard
-from ..loading import open_model
 from ..models._identify import require_model
-from ..pretrained import PREFIX, find_specification
 
 MODES = ("inference", "training")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import ConfigError
 from ..data.image import BadSample
 from ..data.source import FileSource, Source
 from ..data.table import find_delimiter
-from ..files import whole_file, write_text
 from ..report import encode_image, grid, paragraph, render_page, tag
 from ..report.markup import Html, join
 from ..report.page import Section, next_section
+from ..settings import ConfigError
+from ..support.files import whole_file, write_text
 from .suspects import Suspect, Suspects
 
 SHOWN = 200  # images on the page

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize, special
 
-from ..config import overlay
 from ..data.open import Data
 from ..data.source import Source
-from ..runs import Run, RunError
-from ..scores import read_tensors
+from ..runs.run import Run, RunError
+from ..runs.scores import read_tensors
+from ..settings import overlay
 from ..tasks.opening import open_samples
 
 OUT_OF_FOLD = "out_of_fold"

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..building import load_model
+from ..building.build import load_model
 from ..models import CheckpointError
-from ..state import StateError, list_states, read_state, step_of
+from ..runs.state import StateError, list_states, read_state, step_of
 
 WEIGHTS, AVERAGE = "task.model.", "average."  # what a state calls the model's tensors, and their running average
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..building.loading import LoadedModel, open_device
 from ..data.spec import InputSpec
 from ..kernels import removed
-from ..loading import LoadedModel, open_device
 from ..plugins.tokens import HostError, find_host
 from ..report.markup import shorten
 from ..tasks import Answer

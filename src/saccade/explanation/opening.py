@@ -9,16 +9,16 @@ import numpy as np
 import PIL.Image
 from torch import Tensor, nn
 
-from ..config import DataConfig
+from ..building.loading import LoadedModel, find_target, open_device, open_model
 from ..data.image import EXTENSIONS, BadSample, decode
 from ..data.spec import InputSpec
-from ..loading import LoadedModel, find_target, open_device, open_model
-from ..metadata import read_about
-from ..runs import Run
+from ..runs.metadata import read_about
+from ..runs.run import Run
+from ..runs.weights import find_weights
+from ..settings import DataConfig
 from ..tasks.hosting import PREFIX as HOSTED
 from ..tasks.opening import find_task, open_samples
 from ..tasks.text.tokens import Reading, open_tokenizer
-from ..weights import find_weights
 
 DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize images and return boxes
 INNER = ("backbone", "encoder")

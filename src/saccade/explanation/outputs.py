@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..loading import LoadedModel
+from ..building.loading import LoadedModel
 from ..tasks import Answer
 
 BEST = 5  # parts of an answer

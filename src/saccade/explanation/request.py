@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from ..loading import LoadedModel
-from ..registry import Registry
+from ..building.loading import LoadedModel
+from ..settings.registry import Registry
 from ..tasks import Answer
 from .capture import Captured
 from .recording import Recorded

@@ -6,8 +6,8 @@ from typing import Any
 
 from PIL import Image
 
-from ..files import OwnFolder, read_record, whole_folder
 from ..report.page import show_page
+from ..support.files import OwnFolder, read_record, whole_folder
 from ..tasks import Answer
 from .page import render
 from .view import Explained, ExplainedSample, Figure, View

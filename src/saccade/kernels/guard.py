@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..wording import is_memory_error
+from ..support.wording import is_memory_error
 from .apply import apply, strip
 
 FIRST = 8  # calls of a kind that are made again: compiling, capturing and replaying a graph are over by then

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .numerics import upcast
 
 LAYOUTS = ("NLC", "NHWC", "NCHW")

@@ -7,7 +7,7 @@ import torch
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
-from ..ranges import choices, from_none, require_choice
+from ..settings.values import choices, from_none, require_choice
 from .matrix_norms import Axis, ElementPower, RowNorm, Scale, SquareRoot
 from .numerics import full_precision, upcast
 from .svpn import ApproximateSVPN, ExactSVPN

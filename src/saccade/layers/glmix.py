@@ -12,7 +12,7 @@ from typing import Any, Literal
 from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .depthwise import DepthwiseConv
 from .init import init_linear
 from .slots import SlotMixer, self_attention

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .numerics import upcast
 
 Axis = Literal["column", "vector"]

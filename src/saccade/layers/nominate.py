@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .dct import DCTAttention
 from .numerics import upcast
 from .tap import Tap

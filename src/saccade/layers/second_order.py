@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..ranges import from_none, require_choice
+from ..settings.values import from_none, require_choice
 from .covpool import Average, Covariance, CrossCovariance
 from .init import init_linear
 

@@ -8,7 +8,7 @@ from timm.layers import Attention
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .init import init_linear
 from .tap import Tap

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .numerics import full_precision, upcast
 from .svpn_products import RESOLUTION, SquareRootByProducts, bound_of_largest
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.fx import wrap
 
 from ..layers.position import resize_tokens, sinusoid_table
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from ._backbone import Backbone, run_blocks
 
 __all__ = ["Block", "Columnar"]

@@ -13,7 +13,7 @@ from ..layers.init import init_linear
 from ..layers.position import resize_tokens
 from ..layers.second_order import SecondOrder
 from ..layers.token_embed_ablations import TOKEN_EMBEDS
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar
 

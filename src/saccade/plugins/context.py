@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from ._parts import takes_positions
 from .attach import Handle
 from .tokens import Block, HookPoint, Host, HostError, MaskTaker, require_blocks

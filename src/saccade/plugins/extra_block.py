@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .attach import Handle
 from .context import Members, WithMask, choose_blocks
 from .registry import register_plugin

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from ..files import read_record
-from ..registry import option_defaults, option_hints
+from ..settings.registry import option_defaults, option_hints
+from ..support.files import read_record
 from .attach import CHANGED, attach, attached
 from .registry import PLUGINS
 

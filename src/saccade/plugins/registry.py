@@ -6,7 +6,7 @@ in its place (`saccade.tasks.auxiliary`).
 
 from typing import Any
 
-from ..registry import Registry
+from ..settings.registry import Registry
 
 PLUGINS: Registry[Any] = Registry("plug-in", group="saccade.plugins", home="saccade.plugins")
 register_plugin = PLUGINS.register

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers.second_order import Fusion, Pooling, SecondOrder
-from ..ranges import from_none, require_choice
+from ..settings.values import from_none, require_choice
 from .attach import Handle, attached
 from .context import Members
 from .registry import register_plugin

@@ -7,7 +7,7 @@ from torch import nn
 
 from ..layers.token_embed import TokenEmbed
 from ..layers.token_embed_ablations import TOKEN_EMBEDS
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .attach import Handle
 from .registry import register_plugin
 from .tokens import Host, HostError

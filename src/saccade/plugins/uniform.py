@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers.broadcast import token_mean
-from ..ranges import require_choice
+from ..settings.values import require_choice
 from .attach import Handle
 from .context import choose_blocks
 from .registry import register_plugin

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import write_text
+from ..support.files import write_text
 from .facts import Facts
 from .schema import TrainConfig, flatten
 from .values import short

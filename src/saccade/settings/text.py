@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..wording import is_number
+from ..support.wording import is_number
 from .values import ConfigError, short
 
 TEXT_CHARS, VALUES = 2**20, 100_000  # of a text of settings

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import AugmentConfig, LossConfig, TrainConfig
 from ..data.augment import Augment, Follow, keep_targets
 from ..data.feed import Batch, Expand, Feed
 from ..data.framing import Encoder, ImageEncoder
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.validation import Validation
+from ..settings import AugmentConfig, LossConfig, TrainConfig
 
 
 class Codec:

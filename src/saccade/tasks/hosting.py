@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..config import ConfigError, ModelConfig, TrainConfig
 from ..data.spec import InputSpec
-from ..files import read_record
+from ..settings import ConfigError, ModelConfig, TrainConfig
+from ..support.files import read_record
 from .hosts import Hosts
 from .huggingface import build_host, describe_host, read_config, refuse_checkpoint
 

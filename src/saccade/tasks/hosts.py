@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import nn
 
-from ..config import ConfigError, ModelConfig
 from ..data.spec import InputSpec
 from ..models._identify import resolve_name
-from ..moved import find_moved
+from ..settings import ConfigError, ModelConfig
+from ..support.moved import find_moved
 
 __getattr__ = find_moved(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import ConfigError, ModelConfig
 from ..data.spec import InputSpec
 from ..plugins.pretrained import import_transformers
+from ..settings import ConfigError, ModelConfig
 
 # What a configuration may say that opens files or networks, or belongs to one machine.
 DROPPED = (

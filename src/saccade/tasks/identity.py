@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import read_record
+from ..support.files import read_record
 from .hosting import PREFIX
 
 CONFIG, LONGEST = "config.json", 100  # characters of a kind or a name

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigError, DataConfig, ModelConfig
 from ..data.open import Data, open_configured
 from ..data.spec import InputSpec
 from ..data.table import Table
 from ..data.targets import Targets
-from ..registry import parse_options
+from ..settings import ConfigError, DataConfig, ModelConfig
+from ..settings.registry import parse_options
 from .reader import Reader
 from .registering import TASKS
 from .task import Task

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..data.image import BadSample
 from ..data.source import Source
-from ..moved import find_moved
 from ..report.image import encode_image
 from ..report.markup import Child, Html, join, shorten, tag
 from ..report.page import Section, paragraph, table
 from ..report.rows import Interval, share_chart
+from ..support.moved import find_moved
 from .metric import PLACE, MetricSpec
 
 NAME = 120  # characters of a name

@@ -2,11 +2,11 @@
 
 from typing import Any, ClassVar
 
-from ..config import DataConfig, ModelConfig
 from ..data.open import Data, open_configured
 from ..data.spec import InputSpec
 from ..data.table import Table
 from ..data.targets import Targets
+from ..settings import DataConfig, ModelConfig
 
 
 class Reader:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..registry import Registry
+from ..settings.registry import Registry
 
 if TYPE_CHECKING:
     from .task import Task

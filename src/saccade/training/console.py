@@ -10,10 +10,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor
 
-from ..config import TrainConfig
-from ..durations import say_duration
+from ..settings import TrainConfig
+from ..support.durations import say_duration
+from ..support.wording import count_of
 from ..tasks import MetricSpec
-from ..wording import count_of
 from .length import RunLength
 
 REFRESH = 0.5  # seconds; the loss of a GPU is waited for no more often

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ..config import TrainConfig
 from ..data.source import Source, Stream
+from ..settings import TrainConfig
 from ..settings.sizes import SMALL_SIDE, side_for, steps_of_epoch
 from ..settings.strength import share_of_full
-from ..wording import count_of
+from ..support.wording import count_of
 
 SAMPLED = 48  # images whose size is looked at
 FEW = 5000  # photographs that are few to learn from alone

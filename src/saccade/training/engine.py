@@ -12,9 +12,9 @@ import timm.layers
 import torch
 from torch import Tensor, nn
 
-from ..config import TrainConfig
-from ..files import cache_folder
 from ..kernels.fused import Fused, plain_class
+from ..settings import TrainConfig
+from ..support.files import cache_folder
 
 PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..building.checkpoint import known_of
 from ..data.open import Data
 from ..data.source import Stream
 from ..models._builder import OPTIONS_ABOVE_SMALL
 from ..settings import TrainConfig
 from ..settings.facts import Facts, MachineFacts, ModelFacts, SetFacts
-from ..spawning import cores
-from ..starting import known_of
+from ..support.spawning import cores
 from ..tasks.opening import TaskChoice
 from .defaults import typical_side
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import TrainConfig, overlay
 from ..data.source import Stream
+from ..settings import TrainConfig, overlay
 from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, TriedRate
 from ..settings.families import family_of, has_families

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import ModelConfig
+from ..building.checkpoint import weights_file
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.split import abbreviate
-from ..files import fingerprint
-from ..starting import weights_file
+from ..settings import ModelConfig
+from ..support.files import fingerprint
 from ..tasks import Task
 from ..tasks.hosting import PREFIX as HOSTED
 from ..tasks.opening import TaskChoice

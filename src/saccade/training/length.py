@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..wording import count_of
+from ..support.wording import count_of
 
 OPENING = 5  # a shortened run has at most one part in so many for its warm-up, as `rate_at` gives a short one
 

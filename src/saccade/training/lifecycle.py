@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from ..files import write_text
-from ..runs import Run, RunError
+from ..runs.run import Run, RunError
+from ..support.files import write_text
 from .parallel import World
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import TrainConfig
+from ..building.freezing import still
 from ..data.feed import Expand
 from ..data.image import count_bad, read_faults
 from ..data.loader import check_bad
 from ..data.validation import Validation
-from ..freezing import still
-from ..runs import Run
-from ..state import State, StateError, piece_of, save_state, set_aside
+from ..runs.run import Run
+from ..runs.state import State, StateError, piece_of, save_state, set_aside
+from ..runs.weights import save_model
+from ..settings import TrainConfig
+from ..support.wording import count_of
 from ..tasks import Metrics, Task
-from ..weights import save_model
-from ..wording import count_of
 from .allowance import Allowance, DeadlineExceeded
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled

@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from ..config import TrainConfig, overlay
 from ..data.open import Data
 from ..data.source import Stream
-from ..durations import BudgetError, say_duration
+from ..settings import TrainConfig, overlay
 from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, TimeFacts
 from ..settings.fitting import TIMED
 from ..settings.recipes import read_recipe
-from ..spawning import cores
+from ..support.durations import BudgetError, say_duration
+from ..support.spawning import cores
+from ..support.wording import count_of
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
-from ..wording import count_of
 from .defaults import CIFAR, is_like_cifar
 from .pace import Pace, measure_pace
 from .parallel import World

@@ -13,8 +13,8 @@ from timm.optim import create_optimizer_v2, get_optimizer_class, get_optimizer_i
 from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
 from torch import Tensor, nn
 
-from ..config import ConfigError, OptimConfig, ScheduleConfig
-from ..state import piece_of
+from ..runs.state import piece_of
+from ..settings import ConfigError, OptimConfig, ScheduleConfig
 from ..tasks import Task
 from .muon import Muon
 

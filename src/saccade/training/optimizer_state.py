@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import ConfigError
+from ..settings import ConfigError
 from .parallel import fill
 
 Memory = dict[str, Any]  # JSON, with the names of tensors in it

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..config import TrainConfig, overlay
 from ..data.feed import part_of, samples_in
 from ..data.image import BadSample
 from ..data.kept import KeptFeed, Memory
 from ..data.open import Data
 from ..data.source import Stream
 from ..data.validation import Validation
+from ..settings import TrainConfig, overlay
 from ..settings.sizes import steps_of_epoch
+from ..support.wording import count_of
 from ..tasks.opening import TaskChoice
-from ..wording import count_of
 from .defaults import FORWARD
 from .loop import validate
 from .parallel import Alone

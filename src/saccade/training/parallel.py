@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from ..state import Processes, piece_of
+from ..runs.state import Processes, piece_of
 
 SMALL_BLOCK = 10_000  # parameters; exchanging fewer on their own costs more than it saves
 

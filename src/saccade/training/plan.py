@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from ..building import build_model
+from ..building.build import build_model
 from ..data.source import Stream
-from ..durations import parse_duration, say_duration
 from ..settings import TrainConfig
 from ..settings.decisions import Decision, beside_recipe, latest, say_decision
 from ..settings.overrides import names_of
 from ..settings.recipes import recipe_header
+from ..support.durations import parse_duration, say_duration
+from ..support.wording import count_of
 from ..tasks.opening import open_samples
-from ..wording import count_of
 from .engine import torch_settings
 from .fitting import knows_rate
 from .machine import Fitting, decides_how_long

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..building import parse_plugin, resolve_name
+from ..building.build import parse_plugin, resolve_name
+from ..building.checkpoint import model_of
 from ..data.table import parse_columns
 from ..settings import ConfigError, TrainConfig, overlay
 from ..settings.asking import ASKED
@@ -11,7 +12,6 @@ from ..settings.decisions import Decision, decide
 from ..settings.facts import Asked, Facts
 from ..settings.overrides import ADDED, dotted
 from ..settings.recipes import choose_variants, read_recipe, split_variants
-from ..starting import model_of
 from ..tasks import Task
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task

@@ -11,21 +11,21 @@ from typing import Any
 
 import yaml
 
-from ..config import AugmentConfig, ConfigError, TrainConfig, flatten
 from ..data.open import Data
 from ..data.spec import InputSpec
-from ..files import write_text
 from ..report.axes import number
 from ..report.chart import line_chart
 from ..report.markup import Html, breakable, join, shorten, tag
 from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table, typed
-from ..runs import Run, RunError
+from ..runs.run import Run, RunError
+from ..settings import AugmentConfig, ConfigError, TrainConfig, flatten
 from ..settings.decisions import Decision, latest, read_decisions
+from ..support.files import write_text
+from ..support.wording import count_of
 from ..tasks import Task
 from ..tasks.opening import choose_task, open_samples
 from ..tasks.page import Shown
 from ..tasks.presenter import Presenter
-from ..wording import count_of
 from .recipes import configure
 
 # Filled in from the data and the device where they are not given; of texts some of them are not read.

@@ -9,13 +9,13 @@ from ..data.open import Data
 from ..data.spec import InputSpec
 from ..kernels import table
 from ..kernels.switch import chosen
+from ..runs.weights import describe
 from ..settings import ConfigError, TrainConfig, short
 from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, Weights
 from ..settings.fitting import FOUND
 from ..settings.overrides import names_of
 from ..tasks.opening import TaskChoice, open_samples
-from ..weights import describe
 from .defaults import notes_on
 from .facts import gather_facts, model_cfg
 from .families import family_notes

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..building import resolve_name
-from ..config import ConfigError, TrainConfig, flatten
-from ..runs import Run
+from ..building.build import resolve_name
+from ..runs.run import Run
+from ..settings import ConfigError, TrainConfig, flatten
 from ..settings.decisions import Decision, decisions_between, read_decisions
 from ..settings.overrides import lay_over
 from ..tasks.opening import choose_task

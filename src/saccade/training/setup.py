@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..building import build_model, build_task
-from ..config import ConfigError, TrainConfig
+from ..building.build import build_model, build_task
 from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
@@ -18,6 +17,7 @@ from ..data.open import Data
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.validation import Validation
+from ..settings import ConfigError, TrainConfig
 from ..settings.sizes import steps_of_epoch
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice

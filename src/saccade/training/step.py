@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import ConfigError, TrainConfig
 from ..data.draws import generator, part, seed_of
 from ..data.feed import Batch, part_of, samples_in
 from ..kernels import Guard, removed
+from ..settings import ConfigError, TrainConfig
 from ..tasks import Task
 from .engine import Replay, compile_parts, turn_onednn_on
 from .length import RunLength

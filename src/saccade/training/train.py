@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 
-from ..config import ConfigError, TrainConfig, to_yaml
 from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.open import Data
 from ..data.source import Stream
-from ..durations import parse_duration
-from ..files import free_name, write_text
 from ..report.page import show_facts
-from ..runs import Run, RunError
-from ..scores import save_scores
+from ..runs.run import Run, RunError
+from ..runs.scores import save_scores
+from ..runs.state import load_state
+from ..runs.weights import save_model, save_tensors
+from ..settings import ConfigError, TrainConfig, to_yaml
 from ..settings.decisions import Decision, read_decisions, write_decisions
 from ..settings.overrides import names_of
-from ..state import load_state
+from ..support.durations import parse_duration
+from ..support.files import free_name, write_text
+from ..support.wording import count_of
 from ..tasks.opening import TaskChoice, open_samples
-from ..weights import save_model, save_tensors
-from ..wording import count_of
 from .allowance import Allowance
 from .console import Console
 from .engine import torch_settings

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import TrainConfig, overlay
 from ..data.open import Data
-from ..runs import Run
-from ..state import list_states, load_state
+from ..runs.run import Run
+from ..runs.state import list_states, load_state
+from ..settings import TrainConfig, overlay
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice
 from .console import Console

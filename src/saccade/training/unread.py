@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from timm.optim import get_optimizer_info
 
-from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..data.open import Data
 from ..data.source import Stream
+from ..settings import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..settings.recipes import read_recipe, split_variants
 from ..settings.strength import strength_settings
 from ..tasks.opening import TaskChoice

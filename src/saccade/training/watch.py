@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import ConfigError, TrainConfig
 from ..data.draws import key
 from ..data.image import BadSample
 from ..data.source import Stream
-from ..durations import say_duration
 from ..report.image import encode_image
 from ..report.markup import Html, join, tag
 from ..report.page import Section, paragraph, render_page
-from ..runs import Run, RunError
+from ..runs.run import Run, RunError
+from ..settings import ConfigError, TrainConfig
+from ..support.durations import say_duration
+from ..support.wording import count_of
 from ..tasks.opening import open_samples
-from ..wording import count_of
 from .report import render_live
 from .resolve import resolve
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..support.wording import count_of
 from ..training.pace import Pace
-from ..wording import count_of
 
 ETA = 3  # of so many candidates one goes on, to train so many times as long
 MOST = 27  # candidates

@@ -5,13 +5,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..durations import say_duration
 from ..report.chart import line_chart
 from ..report.document import Block, Table, Text, to_html
 from ..report.markup import Html
 from ..report.page import Section, grid, next_section, render_page
+from ..support.durations import say_duration
+from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
-from ..wording import count_of
 from .halving import Rung, say_rungs
 from .result import Tuned
 from .search import Attempt, Subject

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from ..config import TrainConfig, overlay
 from ..report.page import show_facts
+from ..settings import TrainConfig, overlay
 from ..settings.strength import settled_strength
+from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
-from ..wording import count_of
 from .search import Attempt
 
 LEFT_OUT = ("seed", "recipe", "data", "engine")  # of whoever trains by it

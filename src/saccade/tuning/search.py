@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from ..config import TrainConfig, overlay
-from ..durations import BudgetError, say_duration
+from ..settings import TrainConfig, overlay
+from ..support.durations import BudgetError, say_duration
+from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
 from ..training.trial import SEED, Ground, OutOfTime, Trial
-from ..wording import count_of
 from .halving import MOST, Rung, plan_rungs, survivors
 from .space import Axis, Values, candidates, settings_of
 from .store import Store

@@ -7,10 +7,10 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ..config import ConfigError, TrainConfig, flatten, overlay
+from ..settings import ConfigError, TrainConfig, flatten, overlay
 from ..settings.strength import strength_settings
+from ..support.wording import is_number
 from ..training.recipes import SHORT_FLAGS, grid_of
-from ..wording import is_number
 
 RATE, DECAY, STRENGTH = "optim.lr", "optim.weight_decay", "augment"  # the last stands for several settings
 RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # times a recipe's own

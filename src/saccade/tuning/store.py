@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ..config import TrainConfig, flatten
-from ..files import append_line, write_text
-from ..runs import RunError
+from ..runs.run import RunError
+from ..settings import TrainConfig, flatten
+from ..support.files import append_line, write_text
 from ..training.trial import Ground, OutOfTime, Trial, run_trial
 
 FORMAT = 1

@@ -11,13 +11,14 @@ from typing import Any
 import rich.console
 import torch
 
-from ..config import ConfigError, TrainConfig
 from ..data.open import Data
 from ..data.source import Stream
-from ..durations import parse_duration, say_duration
-from ..files import write_text
-from ..runs import RunError, hold, require_apart
+from ..runs.run import RunError, hold, require_apart
+from ..settings import ConfigError, TrainConfig
 from ..settings.overrides import ADDED, names_of
+from ..support.durations import parse_duration, say_duration
+from ..support.files import write_text
+from ..support.wording import count_of
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
 from ..training.identity import starts_from
@@ -26,7 +27,6 @@ from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
 from ..training.trial import prepare_ground
-from ..wording import count_of
 from .halving import Rung, say_rungs
 from .report import render_report
 from .result import Tuned, recipe_text, training_command

@@ -15,8 +15,8 @@ from saccade.comparison.plan import planning, timing
 from saccade.comparison.plan.request import Request
 from saccade.comparison.run.folder import is_finished
 from saccade.comparison.run.worker import train_run
-from saccade.config import ConfigError
-from saccade.runs import Run, RunError
+from saccade.runs.run import Run, RunError
+from saccade.settings import ConfigError
 from saccade.training import loop
 from saccade.training.allowance import Allowance
 from saccade.training.pace import Pace

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from saccade.config import AugmentConfig
 from saccade.data import augment as module
 from saccade.data import geometry
 from saccade.data.augment import beta_quantiles, boxes, erase, jitter, look_up, rand_colour
@@ -18,6 +17,7 @@ from saccade.data.geometry import (
     rand_geometry,
     resample,
 )
+from saccade.settings import AugmentConfig
 from support.augmenting import ImagesAndLabels
 
 ALL = AugmentConfig(rand_ops=2, erase=0.5, mixup=0.8, cutmix=1.0, jitter=0.3)

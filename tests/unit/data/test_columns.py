@@ -6,9 +6,9 @@ import pytest
 
 import saccade
 from saccade.cli import main
-from saccade.config import ConfigError
 from saccade.data.open import open_data
 from saccade.data.table import columns_as_trained, parse_columns
+from saccade.settings import ConfigError
 from saccade.tasks.opening import read_by_layout
 from support.images import encoded
 from support.training import TINY

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.config import DataConfig
 from saccade.data.folds import choose_folds
 from saccade.data.open import open_data
 from saccade.data.source import ArraySource
+from saccade.settings import DataConfig
 from saccade.tasks.opening import open_samples
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import saccade
-from saccade.config import AugmentConfig
 from saccade.data.framing import Framing, middle_box
 from saccade.deployment.predictor import open_predictor
+from saccade.settings import AugmentConfig
 from support.images import class_folders, pixels
 from support.training import tiny
 

@@ -21,7 +21,7 @@ from saccade.data.folder import open_folder
 from saccade.data.image import BadSample, decode
 from saccade.data.open import open_data
 from saccade.data.tar import TarError, members, number_classes, shard_entries
-from saccade.files import NotRegularError, open_regular
+from saccade.support.files import NotRegularError, open_regular
 from support.images import class_folders, encoded, write_shard
 
 

@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 
-from saccade.config import AugmentConfig
 from saccade.data import loader
 from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
@@ -20,6 +19,7 @@ from saccade.data.loader import FileFeed, TooManyBad, in_threads, read_all
 from saccade.data.open import open_data
 from saccade.data.source import FileSource
 from saccade.data.validation import Validation
+from saccade.settings import AugmentConfig
 from saccade.tasks.opening import choose_task
 from saccade.training import setup
 from saccade.training.parallel import Alone

@@ -5,12 +5,12 @@ import pytest
 import torch
 from PIL import Image
 
-from saccade.config import AugmentConfig
 from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder, random_box
 from saccade.data.loader import FileFeed, TooManyBad, _loader, _Reading
 from saccade.data.open import open_data
+from saccade.settings import AugmentConfig
 from saccade.tasks.opening import choose_task
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure

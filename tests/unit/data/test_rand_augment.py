@@ -5,11 +5,11 @@ import torch
 from PIL import Image
 from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 
-from saccade.config import AugmentConfig, ConfigError
 from saccade.data.augment import Augment
 from saccade.data.draws import key
 from saccade.data.geometry import Geometry, draw_uniforms
 from saccade.data.rand_augment import NONE, NUMBER, OPERATIONS, Step, draw_boxes, erase_pixels
+from saccade.settings import AugmentConfig, ConfigError
 from support import timm_augment as theirs
 
 TIMM = {

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import saccade
-from saccade.config import AugmentConfig
 from saccade.data.framing import Framing, ImageEncoder
 from saccade.data.loader import StreamFeed, TooManyBad, check_bad
 from saccade.data.open import open_data
 from saccade.data.validation import Validation
+from saccade.settings import AugmentConfig
 from support.augmenting import class_augment
 from support.images import encoded, write_shard
 from support.training import tiny

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from saccade.building import load_model
+from saccade.building.build import load_model
 from saccade.deployment import export as exporting
 from saccade.deployment import judge as judging
 from saccade.deployment.bundle import ExportError

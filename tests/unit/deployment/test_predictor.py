@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import saccade.pretrained
-from saccade.building import load_model
+import saccade.building.pretrained
+from saccade.building.build import load_model
 from saccade.data.augment import Normalize
 from saccade.deployment.bundle import BUNDLE_FIELDS, Bundle, ExportError
 from saccade.deployment.predictor import open_predictor
@@ -325,7 +325,7 @@ def test_a_timm_model_is_opened_by_name(monkeypatch, tmp_path):
 
     kept = tmp_path / "model.safetensors"
     save_file(timm.create_model("test_vit").state_dict(), kept)
-    monkeypatch.setattr(saccade.pretrained, "_fetch", lambda name, cfg: kept)
+    monkeypatch.setattr(saccade.building.pretrained, "_fetch", lambda name, cfg: kept)
     predictor = open_predictor("test_vit")
     assert predictor.kind == "timm"
     assert predictor.name == "test_vit"

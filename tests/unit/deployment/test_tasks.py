@@ -26,7 +26,7 @@ from saccade.deployment.predict import predict
 from saccade.deployment.predictor import Predictor, open_predictor
 from saccade.deployment.serve import _open
 from saccade.deployment.writers import write_predictions
-from saccade.runs import Run
+from saccade.runs.run import Run
 from saccade.tasks import Answer, Classify, Codec, MetricSpec, Presenter, Task
 from saccade.tasks.registering import TASKS
 from support.exports import BUNDLE, CLASSES, COLUMNS, colourful, tiny_onnx, trained_run

@@ -17,7 +17,7 @@ from saccade.deployment.explaining import Explainer
 from saccade.deployment.predict import predict
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.serve import _open
-from saccade.runs import Run
+from saccade.runs.run import Run
 from support.serving import Brightness, image, running
 from support.texts import PLAIN, make_model, sentences, write_cola, write_tsv
 

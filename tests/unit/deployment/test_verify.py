@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from saccade.config import TrainConfig, overlay, to_yaml
 from saccade.data.spec import InputSpec
 from saccade.deployment import verify
 from saccade.deployment.bundle import ExportError
 from saccade.deployment.judge import measure, paired_loss
 from saccade.deployment.resampling import frame
 from saccade.deployment.verify import BATCHES, Evidence, gather, race, sizes_to_try
+from saccade.settings import TrainConfig, overlay, to_yaml
 from support.images import class_folders
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

@@ -4,16 +4,16 @@ import shutil
 import numpy as np
 import pytest
 
-from saccade.building import build_model
-from saccade.config import ModelConfig, TrainConfig, overlay
+from saccade.building.build import build_model
 from saccade.data.open import open_data
 from saccade.data.spec import InputSpec
 from saccade.evaluation.asking import expect
 from saccade.evaluation.classes.labels import LabelError
 from saccade.evaluation.evaluate import evaluate
 from saccade.evaluation.opening import EvaluationError
-from saccade.runs import Run
-from saccade.weights import save_model
+from saccade.runs.run import Run
+from saccade.runs.weights import save_model
+from saccade.settings import ModelConfig, TrainConfig, overlay
 from support.markup import parse
 from support.trainings import TINY, png_folder
 
@@ -53,7 +53,7 @@ def record(result):
 
 
 def test_numbers_are_those_of_the_models_answers(place):
-    from saccade.building import load_model
+    from saccade.building.build import load_model
     from saccade.data.augment import Normalize
     from saccade.data.framing import Framing
 

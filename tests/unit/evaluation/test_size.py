@@ -6,7 +6,7 @@ import timm
 from benchmarks.speed.size import model_size
 
 import saccade
-from saccade.sizes import COUNTED, PUBLISHED
+from saccade.settings.model_sizes import COUNTED, PUBLISHED
 from support.golden import cases
 
 # Golden name -> ours, and what the published model holds besides (its DRLoc head on 64 pairs).

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from saccade.config import ConfigError, TrainConfig, overlay, to_yaml
 from saccade.data.open import open_data
 from saccade.evaluation.suspect_files import fix_labels, write_suspects
 from saccade.evaluation.suspects import find_suspects, fit, posterior
-from saccade.runs import RunError
+from saccade.runs.run import RunError
+from saccade.settings import ConfigError, TrainConfig, overlay, to_yaml
 from support.trainings import png_folder
 
 

@@ -12,7 +12,7 @@ import torch
 import saccade
 from saccade.evaluation.evaluate import evaluate
 from saccade.evaluation.opening import EvaluationError, open_models
-from saccade.runs import Run
+from saccade.runs.run import Run
 from saccade.statistics.bootstrap import fewer
 from saccade.tasks import TASKS
 from saccade.tasks.detection.task import standing

@@ -5,12 +5,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from saccade.building import build_model
-from saccade.config import ModelConfig
+from saccade.building.build import build_model
 from saccade.data.spec import InputSpec
 from saccade.explanation.checkpoints import list_checkpoints, open_checkpoints, read_weights
 from saccade.models import CheckpointError
-from saccade.weights import save_model
+from saccade.runs.weights import save_model
+from saccade.settings import ModelConfig
 
 CONFIG = ModelConfig(name="vit_tiny_patch16_224", options={"embed_dim": 12, "depth": 1, "num_heads": 2})
 

@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import saccade
-from saccade.building import build_model
-from saccade.config import ModelConfig
+from saccade.building.build import build_model
 from saccade.data.image import BadSample
 from saccade.data.spec import InputSpec
 from saccade.explanation import opening
@@ -21,7 +20,8 @@ from saccade.explanation.explain import explain
 from saccade.explanation.opening import read_images
 from saccade.explanation.request import all_views
 from saccade.models import CheckpointError
-from saccade.weights import save_model
+from saccade.runs.weights import save_model
+from saccade.settings import ModelConfig
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "depth": 2}
 

@@ -31,8 +31,8 @@ def images(place):
 
 def asked(run: Path, images) -> np.ndarray:
     """Return what a run's model answers, raw."""
+    from saccade.building.loading import open_model
     from saccade.data.image import decode
-    from saccade.loading import open_model
 
     loaded = open_model(run)
     return np.concatenate(

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from saccade.cli import main
-from saccade.config import ConfigError, TrainConfig, overlay, parse_settings, read_yaml, to_yaml
 from saccade.kernels import switch
+from saccade.settings import ConfigError, TrainConfig, overlay, parse_settings, read_yaml, to_yaml
 from support.toy_kernels import CountedLinear, FusedBlock, row
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import saccade
-from saccade.building import parse_plugin
+from saccade.building.build import parse_plugin
 from saccade.comparison.plan.arms import parse_arm
 from saccade.layers.broadcast import Broadcast
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from saccade.config import AugmentConfig, DataConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing
 from saccade.data.geometry import draw_uniforms
 from saccade.data.image import ORIENTATION, BadSample
 from saccade.data.open import open_data
+from saccade.settings import AugmentConfig, DataConfig
 from saccade.tasks.detection.data import ObjectEncoder
 from saccade.tasks.detection.objects import unpack_masks
 from saccade.tasks.detection.regions import MOST_LAYERS, layers_needed, paint_objects, to_mask

@@ -11,14 +11,14 @@ import torch
 from PIL import Image
 
 import saccade
-from saccade.building import build_model
-from saccade.config import ModelConfig
+from saccade.building.build import build_model
 from saccade.data.spec import InputSpec
 from saccade.deployment.bundle import ExportError
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.writers import write_predictions
-from saccade.runs import Run
-from saccade.scores import read_scores
+from saccade.runs.run import Run
+from saccade.runs.scores import read_scores
+from saccade.settings import ModelConfig
 from saccade.tasks import Detect
 from saccade.tasks.detection.detector import answers_apart
 from saccade.tasks.detection.drawing import draw_objects, to_runs

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from saccade.building import build_model, build_task
-from saccade.config import ConfigError, LossConfig, ModelConfig, ScheduleConfig, TrainConfig
+from saccade.building.build import build_model, build_task
 from saccade.data.spec import InputSpec
+from saccade.settings import ConfigError, LossConfig, ModelConfig, ScheduleConfig, TrainConfig
 from saccade.settings.recipes import list_recipes
 from saccade.tasks import Detect
 from saccade.tasks.detection import keep_triton

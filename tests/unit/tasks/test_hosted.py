@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.config import ConfigError, ModelConfig
 from saccade.data.spec import InputSpec
+from saccade.settings import ConfigError, ModelConfig
 from saccade.tasks import Detect, Segment
 from saccade.tasks.detection.hosted import HostedDetector
 from saccade.tasks.detection.objects import Objects

@@ -8,9 +8,9 @@ import torch
 import transformers
 
 import saccade
-from saccade.config import ConfigError
-from saccade.loading import find_target, open_model
+from saccade.building.loading import find_target, open_model
 from saccade.plugins import PLUGINS, attach
+from saccade.settings import ConfigError
 from support.texts import SIZE, WORDS, make_model, make_tokenizer, sentences, write_tsv
 
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 from torchmetrics.functional.classification import multilabel_average_precision, multilabel_f1_score
 
-from saccade.config import ConfigError, LossConfig
 from saccade.data.augment import Mix
 from saccade.data.spec import InputSpec
-from saccade.runs import Run
+from saccade.runs.run import Run
+from saccade.settings import ConfigError, LossConfig
 from saccade.tasks import Multilabel
 from saccade.tasks.multilabel.codec import SoftLabels
 from saccade.tasks.multilabel.data import LabelTargets
@@ -37,7 +37,7 @@ RANDOM = torch.Generator().manual_seed(0)
 
 
 def data_of(path, task=None, **more):
-    from saccade.config import DataConfig
+    from saccade.settings import DataConfig
 
     return open_samples(task, DataConfig(path=str(path), **more))
 
@@ -262,7 +262,7 @@ def test_run_learns_its_labels_and_keeps_thresholds_scores_and_a_page(tmp_path):
     page = run.report.read_text()
     assert "Label by label" in page
     assert "mean average precision" in page.lower()
-    from saccade.building import load_model
+    from saccade.building.build import load_model
 
     _, spec = load_model(tmp_path / "run")
     assert len(spec.extra["thresholds"]) == 3

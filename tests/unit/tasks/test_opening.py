@@ -2,8 +2,8 @@
 
 import pytest
 
-from saccade.config import AugmentConfig, LossConfig, TrainConfig
 from saccade.data.table import Table
+from saccade.settings import AugmentConfig, LossConfig, TrainConfig
 from saccade.tasks import TASKS, Classify, Reader, Regress, Task
 from saccade.tasks.opening import read_by_layout
 

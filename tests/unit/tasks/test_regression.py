@@ -9,10 +9,10 @@ import torch
 from scipy import stats
 from torch import nn
 
-from saccade.building import load_model
-from saccade.config import ConfigError, DataConfig, TrainConfig, overlay
+from saccade.building.build import load_model
 from saccade.data.spec import InputSpec
-from saccade.runs import Run
+from saccade.runs.run import Run
+from saccade.settings import ConfigError, DataConfig, TrainConfig, overlay
 from saccade.tasks import Regress
 from saccade.tasks.numbers import NumberMetrics, explained, rank_correlation
 from saccade.tasks.opening import open_samples

@@ -10,9 +10,9 @@ from sklearn.metrics import confusion_matrix
 from timm.models.pit import PoolingVisionTransformer
 from torch import nn
 
-from saccade.building import build_model
-from saccade.config import ConfigError, ModelConfig
+from saccade.building.build import build_model
 from saccade.data.spec import InputSpec
+from saccade.settings import ConfigError, ModelConfig
 from saccade.tasks import Segment
 from saccade.tasks.opening import choose_task
 from saccade.tasks.segmentation.heads import AveragePool

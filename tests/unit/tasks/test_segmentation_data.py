@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.config import DataConfig, ModelConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing, unfit
 from saccade.data.image import BadSample
 from saccade.data.open import open_data
+from saccade.settings import DataConfig, ModelConfig
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.tasks.segmentation.values import ClassMap, guess_map, read_map
 from support.masks import COLOURS, make_masks, make_pair, save_mask

@@ -11,15 +11,15 @@ from PIL import Image
 from torch import nn
 
 import saccade
-from saccade.building import build_model, build_task
-from saccade.config import AugmentConfig, ConfigError, LossConfig, ModelConfig, ScheduleConfig
+from saccade.building.build import build_model, build_task
+from saccade.building.loading import open_model
 from saccade.data.spec import InputSpec
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.writers import write_predictions
-from saccade.loading import open_model
 from saccade.plugins import attached
-from saccade.runs import Run
-from saccade.scores import read_scores
+from saccade.runs.run import Run
+from saccade.runs.scores import read_scores
+from saccade.settings import AugmentConfig, ConfigError, LossConfig, ModelConfig, ScheduleConfig
 from saccade.settings.recipes import list_recipes
 from saccade.tasks import Segment
 from saccade.tasks.opening import choose_task

@@ -11,9 +11,9 @@ import torch
 from saccade.tasks.text.hosted import describe_tokenizer
 from safetensors.numpy import load_file, save_file
 
-from saccade.config import ConfigError, DataConfig
 from saccade.data.open import open_data
 from saccade.plugins import from_pretrained
+from saccade.settings import ConfigError, DataConfig
 from saccade.tasks import LabelMaps, save_label_maps
 from saccade.tasks.huggingface import build_host, describe_host
 from saccade.tasks.opening import open_samples

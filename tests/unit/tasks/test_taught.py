@@ -8,15 +8,15 @@ import timm
 import torch
 from torch import nn
 
-from saccade.building import build_model, build_task, parse_plugin
-from saccade.config import AugmentConfig, ConfigError, LossConfig, ModelConfig
+from saccade.building.build import build_model, build_task, parse_plugin
 from saccade.data.feed import part_of
 from saccade.data.spec import InputSpec
 from saccade.plugins import PLUGINS
+from saccade.runs.weights import save_model
+from saccade.settings import AugmentConfig, ConfigError, LossConfig, ModelConfig
 from saccade.tasks import Classify
 from saccade.tasks.auxiliary.teacher import Taught
 from saccade.tasks.opening import choose_task
-from saccade.weights import save_model
 
 SETTINGS = {"smoothing": 0.3, "class_weights": [1.0, 2.0, 9.0]}  # of every field of loss, one that is not its default
 LABELS = torch.tensor([0, 2, 1, 2])

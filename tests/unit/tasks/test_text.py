@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import saccade
-from saccade.building import load_model
-from saccade.config import ConfigError
-from saccade.runs import Run
+from saccade.building.build import load_model
+from saccade.runs.run import Run
+from saccade.settings import ConfigError
 from saccade.tasks.text.feed import LengthOrder
 from saccade.tasks.text.metrics import matthews
 from saccade.tasks.text.tokens import Reading, TextError

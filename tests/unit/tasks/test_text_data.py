@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from saccade.config import DataConfig
+from saccade.settings import DataConfig
 from saccade.tasks.opening import open_samples
 from support.texts import sentences, write_cola, write_tsv
 

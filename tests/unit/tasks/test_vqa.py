@@ -9,11 +9,11 @@ import torch
 import transformers
 
 import saccade
-from saccade.building import load_model
-from saccade.config import ConfigError, DataConfig
+from saccade.building.build import load_model
 from saccade.deployment.app import create_app
 from saccade.deployment.serve import _open
-from saccade.runs import Run
+from saccade.runs.run import Run
+from saccade.settings import ConfigError, DataConfig
 from saccade.tasks.opening import open_samples
 from saccade.tasks.vqa.data import read_answers
 from saccade.tasks.vqa.task import AnswerQuestions

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.config import ConfigError, TrainConfig, overlay
 from saccade.data.open import open_data
 from saccade.models._builder import OPTIONS_ABOVE_SMALL
-from saccade.runs import Run
+from saccade.runs.run import Run
+from saccade.settings import ConfigError, TrainConfig, overlay
 from saccade.settings.sizes import batch_for, options_above_small, side_for
 from saccade.settings.strength import settle_strength, settled_strength
 from saccade.training.defaults import typical_side

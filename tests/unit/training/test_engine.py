@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
-from saccade.config import TrainConfig
+from saccade.settings import TrainConfig
 from saccade.training import engine
 from saccade.training.engine import compile_parts, repeated_blocks, torch_settings, uncompiled
 

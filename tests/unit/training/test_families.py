@@ -2,7 +2,7 @@ import pytest
 import timm
 import torch
 
-from saccade.config import TrainConfig, overlay
+from saccade.settings import TrainConfig, overlay
 from saccade.settings.decisions import Decision, decide
 from saccade.settings.facts import Facts, ModelFacts
 from saccade.settings.families import family_of

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import saccade
-import saccade.weights
-from saccade.building import build_model, build_task, load_model
-from saccade.config import LossConfig, ModelConfig, OptimConfig
+import saccade.runs.weights
+from saccade.building.build import build_model, build_task, load_model
+from saccade.building.freezing import still
 from saccade.data.spec import InputSpec
-from saccade.freezing import still
+from saccade.settings import LossConfig, ModelConfig, OptimConfig
 from saccade.tasks.opening import choose_task
 from saccade.training.optim import build_optimizer, set_rate
 from saccade.training.recipes import configure, default_recipe
@@ -153,7 +153,7 @@ def test_the_mean_of_two_runs_is_a_model_and_other_classes_have_none(weights, tm
         spec = InputSpec(**{**SPEC, "outputs": outputs})
         model = build_model(ModelConfig(name=NAME), spec, seed=seed)
         files.append(tmp_path / f"{seed}.safetensors")
-        saccade.weights.save_model(files[-1], model.state_dict(), ModelConfig(name=NAME), spec)
+        saccade.runs.weights.save_model(files[-1], model.state_dict(), ModelConfig(name=NAME), spec)
     path = saccade.average_weights(files[:2], tmp_path / "mean.safetensors")
     one, two, mean = (load_file(file) for file in (*files[:2], path))
     assert torch.allclose(mean["conv_stem.weight"], (one["conv_stem.weight"] + two["conv_stem.weight"]) / 2)
@@ -169,7 +169,7 @@ def test_runs_whose_numbers_are_in_other_units_have_no_mean(tmp_path):
         spec = InputSpec(**{**SPEC, "outputs": ("age",)}, task="regress", extra={"mean": [1.0], "std": [deviation]})
         files.append(tmp_path / f"{seed}.safetensors")
         model = build_model(ModelConfig(name=NAME), spec, seed=seed)
-        saccade.weights.save_model(files[-1], model.state_dict(), ModelConfig(name=NAME), spec)
+        saccade.runs.weights.save_model(files[-1], model.state_dict(), ModelConfig(name=NAME), spec)
     assert saccade.average_weights(files[:2], tmp_path / "mean.safetensors").is_file()
     with pytest.raises(ValueError, match=r"differs from .* in extra"):
         saccade.average_weights(files[1:], tmp_path / "other.safetensors")

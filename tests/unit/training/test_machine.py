@@ -11,10 +11,10 @@ import yaml
 import saccade
 from saccade.cli import main
 from saccade.comparison.run.worker import probe
-from saccade.config import ConfigError
 from saccade.data.validation import Validation
-from saccade.durations import BudgetError
-from saccade.state import load_state
+from saccade.runs.state import load_state
+from saccade.settings import ConfigError
+from saccade.support.durations import BudgetError
 from saccade.training import defaults, machine
 from saccade.training import pace as paces
 from saccade.training.console import Console

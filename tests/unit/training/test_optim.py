@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.config import ConfigError, OptimConfig
+from saccade.settings import ConfigError, OptimConfig
 from saccade.tasks import Classify
 from saccade.training.optim import CAPTURABLE, build_optimizer
 

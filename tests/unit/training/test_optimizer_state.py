@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.config import ConfigError, OptimConfig
+from saccade.settings import ConfigError, OptimConfig
 from saccade.tasks import Classify
 from saccade.training.optim import build_optimizer, set_rate
 from saccade.training.optimizer_state import check_storable, group_settings, load_optimizer_state, optimizer_state

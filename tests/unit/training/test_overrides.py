@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.comparison.plan.arms import parse_arm
-from saccade.config import ConfigError, TrainConfig
+from saccade.settings import ConfigError, TrainConfig
 from saccade.settings.named import combine
 from saccade.settings.overrides import lay_over, merge, put_on
 from saccade.training.recipes import configure, gather_settings

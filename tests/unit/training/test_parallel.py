@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.config import ConfigError, TrainConfig
+from saccade.settings import ConfigError, TrainConfig
 from saccade.training.loop import Loop
 from saccade.training.parallel import (
     Alone,

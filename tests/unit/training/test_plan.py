@@ -4,7 +4,7 @@ import pytest
 
 import saccade
 from saccade.cli import main
-from saccade.runs import Run
+from saccade.runs.run import Run
 from saccade.settings import read_yaml
 from saccade.settings.decisions import latest, read_decisions
 from saccade.training.train import train

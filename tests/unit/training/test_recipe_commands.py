@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from saccade.commands.train import flags
-from saccade.config import flatten, parse_settings
+from saccade.settings import flatten, parse_settings
 from saccade.settings.named import combine
 from saccade.settings.overrides import INSTEAD, names_of
 from saccade.settings.recipes import list_recipes

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import saccade
-from saccade.config import ConfigError, TrainConfig, flatten, overlay
+from saccade.settings import ConfigError, TrainConfig, flatten, overlay
 from saccade.settings.recipes import choose_variants, list_recipes, read_recipe, split_variants
 from saccade.training.optim import rate_at
 from saccade.training.recipes import configure

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from saccade.config import TrainConfig, overlay
 from saccade.data.open import Data
 from saccade.data.source import ArraySource, FileSource
-from saccade.runs import Run
+from saccade.runs.run import Run
+from saccade.settings import TrainConfig, overlay
 from saccade.statistics import wilson
 from saccade.tasks.classification.metrics import ClassificationMetrics
 from saccade.training import train as training

@@ -11,9 +11,9 @@ import time
 import pytest
 import torch
 
-from saccade import state as states
 from saccade.data.loader import TooManyBad
-from saccade.state import StateError, list_states
+from saccade.runs import state as states
+from saccade.runs.state import StateError, list_states
 from saccade.training import loop as loops
 from saccade.training.length import RunLength
 from saccade.training.loop import Interrupted, Loop, TrainingError

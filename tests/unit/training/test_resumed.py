@@ -9,9 +9,9 @@ import warnings
 import pytest
 from safetensors.torch import load_file
 
-from saccade.config import ConfigError
-from saccade.runs import Run, RunError
-from saccade.state import StateError
+from saccade.runs.run import Run, RunError
+from saccade.runs.state import StateError
+from saccade.settings import ConfigError
 from saccade.training.identity import differences
 from saccade.training.train import train
 from support.trainings import TINY, assert_same_end, environment, png_folder, settings
@@ -49,7 +49,7 @@ def stopped(whole, data, tmp_path):
 
 
 def keeping_all(*args, keep, **options):
-    from saccade.state import save_state
+    from saccade.runs.state import save_state
 
     return save_state(*args, keep=100, **options)
 
@@ -145,7 +145,7 @@ def test_another_folder_for_a_run_that_goes_on_is_refused(stopped, tmp_path):
 
 def test_a_run_that_another_process_trains_is_refused(stopped, data):
     hold = (
-        "import sys; from pathlib import Path; from saccade.runs import Run\n"
+        "import sys; from pathlib import Path; from saccade.runs.run import Run\n"
         "from saccade.training.lifecycle import held_alone; from saccade.training.parallel import Alone\n"
         "with held_alone(Run(Path(sys.argv[1])), Alone()):\n    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -8,17 +8,17 @@ import torch
 from safetensors.torch import load_file
 
 import saccade
-from saccade.building import build_model, build_task
+from saccade.building.build import build_model, build_task
 from saccade.comparison.compare import compare
-from saccade.config import LossConfig, ModelConfig
 from saccade.data.open import open_data
 from saccade.data.spec import InputSpec
-from saccade.runs import RunError
-from saccade.state import StateError
+from saccade.runs.run import RunError
+from saccade.runs.state import StateError
+from saccade.runs.weights import save_model
+from saccade.settings import LossConfig, ModelConfig
 from saccade.tasks.auxiliary.label_maps import LabelMaps, save_label_maps
 from saccade.tasks.opening import choose_task
 from saccade.training.identity import beside_of, differences_beside
-from saccade.weights import save_model
 from support.trainings import assert_same_end, png_folder
 
 SOT = {"depth": 1, "embed_dim": 16, "num_heads": 2, "cov_heads": 2, "cov_dim": 4, "token_embed": "linear"}
@@ -44,7 +44,7 @@ def stop(run, step):
 
 @pytest.fixture(autouse=True)
 def keep_all(monkeypatch):
-    from saccade.state import save_state
+    from saccade.runs.state import save_state
 
     monkeypatch.setattr(
         "saccade.training.loop.save_state", lambda *args, keep, **options: save_state(*args, keep=100, **options)

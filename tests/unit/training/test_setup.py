@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from saccade.config import ConfigError
+from saccade.settings import ConfigError
 from saccade.tasks.opening import open_samples
 from saccade.training.facts import measure_scale
 from saccade.training.recipes import configure

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from saccade.config import TrainConfig, overlay
 from saccade.data.kept import KeptFeed
 from saccade.data.loader import FileFeed, StreamFeed
+from saccade.settings import TrainConfig, overlay
 from saccade.settings.sizes import epochs_for, steps_of_epoch
 from saccade.tasks.opening import open_samples
 from saccade.training.pace import measure_pace

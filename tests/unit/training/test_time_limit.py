@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import saccade
-from saccade.config import ScheduleConfig
-from saccade.runs import Run
-from saccade.state import load_state
+from saccade.runs.run import Run
+from saccade.runs.state import load_state
+from saccade.settings import ScheduleConfig
 from saccade.training import machine as fitting
 from saccade.training.length import RunLength
 from saccade.training.loop import Interrupted, Loop

@@ -7,9 +7,9 @@ import yaml
 from safetensors.torch import load_file
 
 import saccade
-from saccade.building import load_model, parse_plugin, resolve_name
-from saccade.config import ConfigError, TrainConfig
-from saccade.runs import Run, RunError
+from saccade.building.build import load_model, parse_plugin, resolve_name
+from saccade.runs.run import Run, RunError
+from saccade.settings import ConfigError, TrainConfig
 from saccade.settings.recipes import list_recipes, read_recipe
 from saccade.training.optim import rate_at
 from saccade.training.recipes import configure

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 import saccade
 from saccade.cli import main
 from saccade.models import CheckpointError
-from saccade.runs import Run
-from saccade.state import load_state
+from saccade.runs.run import Run
+from saccade.runs.state import load_state
 from saccade.training.loop import Interrupted, Loop
 from support.images import pixels
 from support.training import TINY

@@ -10,7 +10,7 @@ import torch
 
 import saccade
 from saccade.comparison.compare import plan_comparison
-from saccade.config import ConfigError, TrainConfig, flatten, overlay
+from saccade.settings import ConfigError, TrainConfig, flatten, overlay
 from saccade.settings.overrides import names_of
 from saccade.tasks.opening import open_samples
 from saccade.training.recipes import configure

@@ -2,8 +2,8 @@ from itertools import product
 
 import pytest
 
-from saccade.building import parse_plugin
-from saccade.config import AugmentConfig, ConfigError
+from saccade.building.build import parse_plugin
+from saccade.settings import AugmentConfig, ConfigError
 from saccade.settings.strength import strength_settings
 from saccade.training.recipes import configure, grid_of
 from saccade.tuning.space import Axis, candidates, own_space, read_grid, settings_of

@@ -8,9 +8,9 @@ from filelock import FileLock
 import saccade
 from saccade.cli import main
 from saccade.comparison.plan.tuned import _settings
-from saccade.config import ConfigError, flatten, overlay, parse_settings
-from saccade.durations import BudgetError
-from saccade.runs import RunError
+from saccade.runs.run import RunError
+from saccade.settings import ConfigError, flatten, overlay, parse_settings
+from saccade.support.durations import BudgetError
 from saccade.tasks.opening import open_samples
 from saccade.training.pace import Pace
 from saccade.training.parallel import local_device

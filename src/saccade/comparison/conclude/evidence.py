@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...files import read_record
-from ...runs import Run, RunError
-from ...scores import Scores
+from ...runs.run import Run, RunError
+from ...runs.scores import Scores
+from ...support.files import read_record
 from ...tasks.metric import MetricSpec
 from ..plan.plan import Note, Plan
 from ..run.worker import COST

@@ -10,8 +10,8 @@ from ...statistics.difference import Difference, Verdict
 from ...statistics.multiplicity import Judgement
 from ...statistics.ratio import Ratio
 from ...statistics.stability import Stability
+from ...support.wording import count_of
 from ...tasks.metric import MetricSpec
-from ...wording import count_of
 from ..plan.plan import Note, Plan
 from ..plan.request import find_metric
 from ..plan.tuned import TunedArms

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...config import ConfigError, ModelConfig, TrainConfig, overlay
-from ...runs import Run
+from ...runs.run import Run
+from ...settings import ConfigError, ModelConfig, TrainConfig, overlay
 from ...settings.families import family_of
 from ...tasks.metric import MetricSpec
 from ...training.parallel import local_device

@@ -12,13 +12,13 @@ import numpy as np
 import yaml
 
 from ...data.source import Source
-from ...files import read_record, write_text
 from ...report.chart import Point, line_chart, scatter
 from ...report.document import Block, Text, to_html
 from ...report.image import encode_image
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, fold, grid, next_section, paragraph, render_page, typed
-from ...runs import Run
+from ...runs.run import Run
+from ...support.files import read_record, write_text
 from ..conclude.evidence import epoch_seconds
 from ..conclude.findings import Disagreement
 from ..plan.cut import mean_records, runs_of_pass

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...durations import say_duration
 from ...report.document import TEXT, Block, Code, Name, Span, Table, Text
 from ...report.markup import shorten
 from ...report.page import grid
 from ...statistics.difference import Difference
+from ...support.durations import say_duration
+from ...support.wording import count_of
 from ...tuning.report import axis_chart, best_by_value
 from ...tuning.space import say_value
-from ...wording import count_of
 from ..conclude.findings import ClassDifference, Cost, Disagreement, Findings
 from ..plan.tuned import TunedArms, promise
 from .words import NAME, capital

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...building import parse_plugin
-from ...config import ConfigError, TrainConfig, flatten, overlay, read_value
+from ...building.build import parse_plugin
 from ...plugins import PLUGINS
+from ...settings import ConfigError, TrainConfig, flatten, overlay, read_value
 from ...settings.named import name_of
 from ...settings.overrides import ADDED, dotted, merge
 from ...training.recipes import SHORT_FLAGS, configure, default_recipe

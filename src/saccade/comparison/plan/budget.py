@@ -4,9 +4,9 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...durations import BudgetError, say_duration
+from ...support.durations import BudgetError, say_duration
+from ...support.wording import count_of
 from ...training.pace import Pace
-from ...wording import count_of
 
 LEAST_SEEDS = 3  # seeds are given up down to this number before epochs are
 FLOOR = 0.25  # share of the epochs asked that three seeds are to have at least

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ...config import ConfigError, TrainConfig, overlay
-from ...runs import RunError
+from ...runs.run import RunError
+from ...settings import ConfigError, TrainConfig, overlay
 from ...settings.overrides import dotted, merge
 from ...settings.strength import SAY_STRENGTH
 from ...training.recipes import configure, default_recipe

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...config import ConfigError
 from ...data.folds import choose_folds
 from ...data.open import Data
-from ...runs import Run
-from ...scores import Scores
+from ...runs.run import Run
+from ...runs.scores import Scores
+from ...runs.weights import save_tensors
+from ...settings import ConfigError
 from ...statistics.folds import Folds
 from ...tasks.metric import GROUP
-from ...weights import save_tensors
 from ..conclude.evidence import Evidence, read_evidence
 
 STRIDE = 100_003  # between the seeds of a seed's trainings, so that no two of them draw alike

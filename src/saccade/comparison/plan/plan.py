@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...durations import say_duration
 from ...statistics.multiplicity import alpha_share
 from ...statistics.planning import plan_detectable
+from ...support.durations import say_duration
+from ...support.wording import count_of
 from ...tasks.metric import MetricSpec
 from ...training.pace import Pace
-from ...wording import count_of
 from .snapshot import Check
 
 ASSUMED_ACCURACY = 0.8

@@ -11,13 +11,13 @@ from typing import Any
 import rich.console
 import torch
 
-from ...config import ConfigError, TrainConfig, overlay
 from ...data.open import Data
 from ...data.source import Stream
-from ...durations import BudgetError, say_duration
-from ...runs import Run
+from ...runs.run import Run
+from ...settings import ConfigError, TrainConfig, overlay
 from ...settings.strength import settle_strength, settled_strength
-from ...spawning import VISIBLE, cores
+from ...support.durations import BudgetError, say_duration
+from ...support.spawning import VISIBLE, cores
 from ...training.defaults import validate_every
 from ...training.loop import Interrupted
 from ...training.machine import AFTERWARDS, CLOSING

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...config import ConfigError, DataConfig
-from ...durations import parse_duration
-from ...ranges import require_number
-from ...runs import require_apart
+from ...runs.run import require_apart
+from ...settings import ConfigError, DataConfig
+from ...settings.values import require_number
 from ...statistics.folds import Folds
+from ...support.durations import parse_duration
 from ...tasks.metric import MetricSpec
 from ...training.recipes import SHORT_FLAGS, gather_settings
 from ..run.folder import MACHINE, slug

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...config import TrainConfig, flatten, overlay
 from ...data.feed import Batch, Feed, sample_keys
 from ...data.open import Data
 from ...data.source import Stream
-from ...runs import RunError
+from ...runs.run import RunError
+from ...settings import TrainConfig, flatten, overlay
+from ...support.wording import count_of
 from ...tasks import Task
 from ...tasks.metric import MetricSpec
 from ...tasks.opening import TaskChoice, find_task, open_samples
@@ -24,7 +25,6 @@ from ...training.identity import starts_from
 from ...training.parallel import Alone
 from ...training.resolve import resolve
 from ...training.setup import Parts, assemble, limit_samples
-from ...wording import count_of
 from .arms import changed
 
 EPOCHS = 2  # whose order and draws are looked at

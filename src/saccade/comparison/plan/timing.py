@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
-from ...config import TrainConfig, overlay
+from ...settings import TrainConfig, overlay
 from ...training.pace import Pace
 from ..run.processes import Crew, time_probe
 from .arms import changed

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ...config import ConfigError, TrainConfig
-from ...durations import say_duration
+from ...settings import ConfigError, TrainConfig
 from ...settings.strength import settled_strength
+from ...support.durations import say_duration
 from ...tasks.metric import MetricSpec
 from ...training.engine import torch_settings
 from ...training.pace import measure_pace

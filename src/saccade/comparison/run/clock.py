@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config import TrainConfig
-from ...runs import Run
+from ...runs.run import Run
+from ...settings import TrainConfig
+from ...support.wording import count_of
 from ...training.allowance import Allowance
 from ...training.pace import Pace
-from ...wording import count_of
 from ..conclude.evidence import epoch_seconds
 from ..plan.budget import FLOOR, LEAST_SEEDS, makespan
 from ..plan.cut import STRIDE, Piece

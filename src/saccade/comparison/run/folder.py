@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...config import TrainConfig, flatten
 from ...data.split import abbreviate
-from ...files import write_text
-from ...runs import Run, RunError, hold
-from ...state import list_states
+from ...runs.run import Run, RunError, hold
+from ...runs.state import list_states
+from ...settings import TrainConfig, flatten
+from ...support.files import write_text
 
 FORMAT = 1
 # Settings that say where and how often, not what: runs that differ in these alone are the same.

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config import TrainConfig, overlay
-from ...spawning import VISIBLE, end_early, named_gpus, start, take_early
+from ...settings import TrainConfig, overlay
+from ...support.spawning import VISIBLE, end_early, named_gpus, start, take_early
 from ...training.pace import Pace
 from ..plan.snapshot import DataCache
 from .worker import probe

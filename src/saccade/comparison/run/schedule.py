@@ -13,8 +13,8 @@ from typing import Any
 import rich.console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from ...durations import say_duration
-from ...runs import Run
+from ...runs.run import Run
+from ...support.durations import say_duration
 from ...tasks.metric import MetricSpec
 from ...training.allowance import Allowance
 from ...training.loop import Interrupted

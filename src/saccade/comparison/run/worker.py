@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import torch
 
-from ...config import TrainConfig, overlay
-from ...files import read_record, write_text
-from ...runs import Run, hold
+from ...runs.run import Run, hold
+from ...settings import TrainConfig, overlay
+from ...support.files import read_record, write_text
 from ...training.allowance import Allowance, DeadlineExceeded
 from ...training.loop import Interrupted, TrainingError
 from ...training.pace import Pace, measure_pace

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...building.loading import LoadedModel
 from ...layers.numerics import upcast
-from ...loading import LoadedModel
 from ...plugins.tokens import find_layers
-from ...ranges import require_choice
 from ...report import heat_map
 from ...report.plain import to_json
+from ...settings.values import require_choice
 from ..recording import eval_mode, record
 from ..request import Estimator, ViewRequest, register_view
 from ..view import Figure, View

@@ -25,7 +25,7 @@ from ...layers.relative_location import (
 )
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import HostError, Layout, find_host
-from ...ranges import require_choice
+from ...settings.values import require_choice
 from ..classification.task import Classify
 from ..task import Task
 from .around import Around

@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from ...config import ConfigError
-from ...files import fingerprint, open_regular, read_small, whole_file, write_text
 from ...layers.numerics import upcast
-from ...ranges import require_choice
+from ...settings import ConfigError
+from ...settings.values import require_choice
+from ...support.files import fingerprint, open_regular, read_small, whole_file, write_text
 from .teacher import SoftLabels, TeacherLabels, Values, resample
 
 MANIFEST = "labels.json"

@@ -11,7 +11,7 @@ from torchvision.ops import roi_align
 
 from ...layers.numerics import upcast
 from ...plugins.tokens import CLASS_OUTPUT, Host, HostError, find_host, split_tokens
-from ...ranges import require_choice
+from ...settings.values import require_choice
 from ..classification.task import Classify, read_logits
 
 Norm = tuple[Sequence[float], Sequence[float]]

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import ConfigError, LossConfig
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ...layers.numerics import upcast
 from ...layers.second_order import SecondOrder
+from ...settings import ConfigError, LossConfig
 from ..codec import Codec
 from ..metric import Metrics
 from ..presenter import Presenter

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...data.image import BadSample
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
-from ...files import open_regular, read_small
+from ...support.files import open_regular, read_small
 from .listed import Listed, Thing, find_image, missing
 from .regions import tidy_region
 

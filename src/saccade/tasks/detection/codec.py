@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...config import AugmentConfig, LossConfig
 from ...data.feed import Expand
 from ...data.framing import Encoder, fitted
 from ...data.spec import InputSpec
+from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
 from ..segmentation.augment import CropAugment
 from .data import ObjectEncoder

@@ -15,8 +15,8 @@ from ...data.image import BadSample
 from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.targets import Targets, renumber
-from ...files import write_text
-from ...wording import count_of
+from ...support.files import write_text
+from ...support.wording import count_of
 from .regions import paint_objects, to_mask
 
 LEAST = 8  # rows of objects that a sample is given, at least, so that a set of few has one shape

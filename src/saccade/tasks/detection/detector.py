@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import ConfigError
-from ...registry import Registry, parse_options
+from ...settings import ConfigError
+from ...settings.registry import Registry, parse_options
 from ..segmentation.pyramid import FeaturePyramid, OnPyramid, pad_to
 from .boxes import best_boxes, take
 from .dense import ATSS, RetinaNet

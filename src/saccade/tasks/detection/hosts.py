@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from ...config import ConfigError, ModelConfig
 from ...data.spec import InputSpec
+from ...settings import ConfigError, ModelConfig
 from ..hosting import TransformersHosts
 from ..segmentation.pyramid import any_size_options
 from .detector import Detector

@@ -9,7 +9,7 @@ import numpy as np
 from ...data.reader import ReadOptions, register_reader
 from ...data.source import FileSource, Names, Splits
 from ...data.split import abbreviate
-from ...wording import count_are, count_of
+from ...support.wording import count_are, count_of
 from .coco import is_coco, read_coco
 from .data import BoxTargets
 from .listed import Listed

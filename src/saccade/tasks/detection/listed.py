@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.image import BadSample
-from ...files import read_small
+from ...support.files import read_small
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Size = tuple[int, int]  # height, width

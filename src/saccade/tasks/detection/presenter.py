@@ -12,7 +12,7 @@ from ...report.chart import line_chart
 from ...report.markup import join, shorten
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
-from ...wording import count_of
+from ...support.wording import count_of
 from ..answer import Answer
 from ..metric import MetricSpec
 from ..page import COMPARED, Shown, compared_section, no_images

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config import DataConfig, ModelConfig
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec
+from ...settings import DataConfig, ModelConfig
 from ..reader import Reader
 from .anchors import FINEST, halvings_for
 from .codec import standing

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...config import LossConfig
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.targets import Counts
+from ...settings import LossConfig
 from ..registering import register_task
 from ..task import Task
 from .boxes import areas, clip

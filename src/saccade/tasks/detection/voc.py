@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...data.image import EXTENSIONS
 from ...data.split import abbreviate, choose_split
-from ...wording import count_are
+from ...support.wording import count_are
 from .listed import Listed, Size, Thing, find_image, missing, read_text
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")

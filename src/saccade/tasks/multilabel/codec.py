@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...config import AugmentConfig, LossConfig
 from ...data.augment import Follow, Mix, blend
+from ...settings import AugmentConfig, LossConfig
 from ..answer import require_width
 from ..codec import Codec
 

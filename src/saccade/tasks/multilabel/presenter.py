@@ -5,7 +5,7 @@ import numpy as np
 from ...report.markup import Html, shorten, tag
 from ...report.page import Section, paragraph
 from ...report.rows import Interval
-from ...wording import count_of
+from ...support.wording import count_of
 from ..answer import Answer
 from ..page import Shown, bootstrap, output_section, worst_section
 from ..presenter import Presenter

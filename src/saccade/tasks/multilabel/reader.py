@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from ...config import ModelConfig
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
 from ...data.targets import Targets
+from ...settings import ModelConfig
 from ..reader import Reader
 from .data import claims, read_labels
 

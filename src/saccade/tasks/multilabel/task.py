@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import ConfigError, LossConfig
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.targets import Counts
 from ...layers.numerics import upcast
+from ...settings import ConfigError, LossConfig
 from ..classification.task import read_logits
 from ..registering import register_task
 from ..task import Task

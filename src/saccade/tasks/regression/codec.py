@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ...config import AugmentConfig, LossConfig
 from ...data.augment import Follow, blend
+from ...settings import AugmentConfig, LossConfig
 from ..answer import require_width
 from ..codec import Codec
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...config import ConfigError, ModelConfig
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
 from ...data.split import abbreviate
 from ...data.table import LABELS, Table
 from ...data.targets import Targets
+from ...settings import ConfigError, ModelConfig
 from ..multilabel.data import COLUMN
 from ..reader import Reader
 

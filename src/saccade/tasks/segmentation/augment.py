@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...config import AugmentConfig
 from ...data.augment import Augment
 from ...data.geometry import AREA, FLIP, LEFT, RATIO, TOP, Geometry, matrices, rand_moves
+from ...settings import AugmentConfig
 
 
 class CropAugment(Augment):

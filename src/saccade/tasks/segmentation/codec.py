@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from ...config import AugmentConfig, LossConfig
 from ...data.feed import Expand
 from ...data.framing import Encoder, unfit
+from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
 from .augment import CropAugment
 from .data import MaskEncoder

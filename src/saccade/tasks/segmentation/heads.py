@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import ConfigError
-from ...registry import Registry, parse_options
+from ...settings import ConfigError
+from ...settings.registry import Registry, parse_options
 from .pyramid import FeaturePyramid, OnPyramid, init_convs, pad_to, round_up
 
 EXTRA = "segmentation-models-pytorch: pip install 'saccade[dense]'"

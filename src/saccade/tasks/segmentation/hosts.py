@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...config import ConfigError, ModelConfig
 from ...data.spec import InputSpec
+from ...settings import ConfigError, ModelConfig
 from ..hosting import TransformersHosts
 from .heads import Segmenter
 from .hosted import HostedSegmenter

@@ -12,7 +12,7 @@ from ...data.image import EXTENSIONS, BadSample
 from ...data.reader import ReadOptions, register_reader
 from ...data.source import FileSource, Names, Splits
 from ...data.split import TRAIN, VAL, abbreviate
-from ...wording import count_of
+from ...support.wording import count_of
 from .data import MaskTargets, make_targets
 from .values import ADE20K, CITYSCAPES, CITYSCAPES_IDS, IGNORED, PETS, VOC, ClassMap, find_map, make_map
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...config import ConfigError
 from ...data.geometry import OUTSIDE
 from ...layers.numerics import upcast
+from ...settings import ConfigError
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # logits B, K, H, W, classes B, H, W, weights K -> scalar
 HARD = 0.7  # probability of the truth above which a pixel is easy

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from timm.layers import Conv2dSame, LayerNorm2d
 from torch import Tensor, nn
 
-from ...config import ConfigError
-from ...metadata import constructor_options
+from ...models._constructors import constructor_options
+from ...settings import ConfigError
 
 FINEST = 4  # pixels from cell to cell in the first map of a columnar host
 MAPS = 4

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...config import ModelConfig, fit_value
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
 from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
+from ...settings import ModelConfig, fit_value
 from ..reader import Reader
 from . import layouts  # noqa: F401, it registers its reader
 from .data import COLUMNS, LOOKED, MaskTargets, read_masks

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...config import ConfigError, LossConfig
 from ...data.feed import Batch
 from ...data.geometry import OUTSIDE
 from ...data.spec import InputSpec
 from ...data.targets import Counts
+from ...settings import ConfigError, LossConfig
 from ..classification.task import weigh_classes
 from ..registering import register_task
 from ..task import Task

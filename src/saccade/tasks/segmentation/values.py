@@ -14,7 +14,7 @@ from ...data.geometry import OUTSIDE
 from ...data.image import BadSample
 from ...data.split import abbreviate
 from ...data.table import find_delimiter
-from ...files import read_small
+from ...support.files import read_small
 
 PETS = ("pet", "background", "border")
 

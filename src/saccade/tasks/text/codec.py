@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, LossConfig, TrainConfig
 from ...data.feed import Batch, Expand, Feed
 from ...data.framing import Encoder
 from ...data.source import Source, Stream
 from ...data.validation import Validation
+from ...settings import AugmentConfig, LossConfig, TrainConfig
 from ..classification.codec import ClassCodec
 from .data import TextSource
 from .feed import KeepTexts, LengthOrder, TokenFeed, TokenValidation

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ...config import AugmentConfig, ConfigError, ModelConfig, TrainConfig
 from ...data.spec import InputSpec
 from ...plugins.pretrained import import_transformers
+from ...settings import AugmentConfig, ConfigError, ModelConfig, TrainConfig
 from ..hosts import Hosts
 from ..huggingface import build_host, describe_host, explained, quietly, read_config, refuse_checkpoint, safe
 from .tokens import Reading, open_tokenizer

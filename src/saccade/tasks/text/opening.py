@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from ...config import ConfigError, ModelConfig
 from ...data.spec import InputSpec
 from ...plugins.pretrained import RECORD, from_pretrained, import_transformers, recorded_plugins
+from ...settings import ConfigError, ModelConfig
 from ..hosting import PREFIX
 from ..huggingface import build_host, explained, quietly, safe
 from .hosts import TextHosts

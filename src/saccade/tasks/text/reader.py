@@ -1,10 +1,10 @@
 """Texts and their classes, and what the spec keeps of them."""
 
-from ...config import ConfigError, DataConfig, ModelConfig
 from ...data.open import Data
 from ...data.spec import InputSpec
 from ...data.table import Table
 from ...data.targets import Targets
+from ...settings import ConfigError, DataConfig, ModelConfig
 from ..reader import Reader
 from .data import TextSource, TextTargets
 from .hosts import TextHosts

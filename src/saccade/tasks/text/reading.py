@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from ...config import DataConfig
 from ...data.open import Data
 from ...data.split import TRAIN, VAL, abbreviate
 from ...data.table import SPLITS, ordered
-from ...wording import is_number
+from ...settings import DataConfig
+from ...support.wording import is_number
 from .data import TextSource, TextTargets
 from .tables import COLA, ENDINGS, Columns, find_column, open_hub, open_saved, part_of, read_columns
 

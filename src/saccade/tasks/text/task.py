@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ...config import LossConfig
 from ...data.spec import InputSpec
 from ...data.targets import Counts
+from ...settings import LossConfig
 from ..classification.task import Classify
 from ..registering import register_task
 from .codec import TextCodec

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, LossConfig
 from ...data.augment import Normalize
 from ...data.feed import Batch, Expand
 from ...data.framing import Encoder
 from ...data.source import Sample
+from ...settings import AugmentConfig, LossConfig
 from ..classification.codec import OneOfCodec
 from ..text.tokens import INPUTS, Reading
 from .encoding import NormalizeImages, QuestionEncoder, embed_whole

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import DataConfig
 from ...data.open import Data
 from ...data.source import FileSource, Sample
 from ...data.split import abbreviate
 from ...data.table import PATHS, SPLITS
 from ...data.targets import Targets
+from ...settings import DataConfig
 from ..text.tables import Columns, find_column, part_of, read_columns
 
 QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")

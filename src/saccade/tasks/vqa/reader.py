@@ -1,8 +1,8 @@
 """Questions about images and their answers, and what the spec keeps of them."""
 
-from ...config import DataConfig, ModelConfig
 from ...data.open import Data
 from ...data.spec import InputSpec
+from ...settings import DataConfig, ModelConfig
 from ..reader import Reader
 from .data import AnswerTargets, open_questions
 from .hosts import QuestionHosts

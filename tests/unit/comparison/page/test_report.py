@@ -15,8 +15,8 @@ from saccade.comparison.page.report import render_report, repeat_command, write_
 from saccade.comparison.page.result import Comparison
 from saccade.comparison.plan.plan import Note, Plan, PlannedArm
 from saccade.comparison.plan.snapshot import Check
-from saccade.config import parse_settings
 from saccade.data.source import ArraySource
+from saccade.settings import parse_settings
 from saccade.statistics import judge, paired_difference, paired_scores, ratio_interval
 from saccade.tasks import MetricSpec
 from saccade.tasks.classification.metrics import metric_specs

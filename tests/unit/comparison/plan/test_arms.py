@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from saccade.building import PLUGINS
+from saccade.building.build import PLUGINS
 from saccade.comparison.plan.arms import parse_arm, parse_arms, reference_of, split
 from saccade.comparison.run.folder import config_hash, slug
-from saccade.config import ConfigError
+from saccade.settings import ConfigError
 
 
 def test_base_changes_nothing():

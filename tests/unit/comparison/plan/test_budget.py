@@ -1,7 +1,7 @@
 import pytest
 
 from saccade.comparison.plan.budget import Pace, fit_budget, makespan
-from saccade.durations import BudgetError, parse_duration, say_duration
+from saccade.support.durations import BudgetError, parse_duration, say_duration
 
 PACE = Pace(startup=2.0, step=0.1, validation=1.0, steps=10)  # 2 + epochs * (1 + 1) + 1 seconds a run
 

@@ -16,8 +16,8 @@ from saccade.comparison.plan.common import (
 )
 from saccade.comparison.plan.request import Request
 from saccade.comparison.plan.snapshot import DataCache
-from saccade.config import ConfigError
-from saccade.runs import RunError
+from saccade.runs.run import RunError
+from saccade.settings import ConfigError
 from support.comparisons import SETTINGS
 
 CPU = torch.device("cpu")

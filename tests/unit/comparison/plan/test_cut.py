@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 import saccade
 from saccade.comparison.page.report import read_records
 from saccade.comparison.plan.cut import STRIDE, pieces
-from saccade.config import ConfigError
-from saccade.runs import Run
-from saccade.scores import read_tensors
+from saccade.runs.run import Run
+from saccade.runs.scores import read_tensors
+from saccade.settings import ConfigError
 from support.trainings import png_folder
 
 

@@ -13,8 +13,8 @@ from saccade.comparison.plan.plan import estimate_detectable
 from saccade.comparison.plan.request import Request
 from saccade.comparison.plan.snapshot import DataCache, check_all, inspect_arm
 from saccade.comparison.run.processes import Crew, Slot
-from saccade.config import ConfigError, overlay
-from saccade.runs import RunError
+from saccade.runs.run import RunError
+from saccade.settings import ConfigError, overlay
 from saccade.tasks import MetricSpec
 from saccade.training.defaults import validate_every
 from saccade.training.pace import Pace

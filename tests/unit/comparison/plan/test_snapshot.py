@@ -4,7 +4,7 @@ import pytest
 
 from saccade.comparison.plan import snapshot
 from saccade.comparison.plan.snapshot import USED_LATER, DataCache
-from saccade.config import DataConfig, TrainConfig, overlay
+from saccade.settings import DataConfig, TrainConfig, overlay
 from support.trainings import png_folder
 
 OTHER = {  # a value of each setting of the data that is not its default

@@ -12,7 +12,7 @@ from saccade.comparison.plan.cut import pieces
 from saccade.comparison.run import clock as under_test
 from saccade.comparison.run.clock import Clock, Job, Limits, part_of
 from saccade.comparison.run.worker import Outcome
-from saccade.config import TrainConfig, overlay
+from saccade.settings import TrainConfig, overlay
 from saccade.training.allowance import Allowance, DeadlineExceeded
 from saccade.training.pace import Pace
 

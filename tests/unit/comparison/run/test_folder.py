@@ -4,8 +4,8 @@ import pytest
 
 from saccade.comparison.plan.arms import parse_arm
 from saccade.comparison.run.folder import FIRST, MACHINE, Folder, config_hash, hold, resumable
-from saccade.config import TrainConfig, flatten, overlay
-from saccade.runs import RunError
+from saccade.runs.run import RunError
+from saccade.settings import TrainConfig, flatten, overlay
 
 REQUEST = {"data": "", "settings": {"a": 1}, "arms": {"base": "base"}, "seeds": [0, 1], "budget": None}
 

@@ -19,8 +19,8 @@ from saccade.comparison.run.folder import is_finished
 from saccade.comparison.run.processes import Crew, Slot, make_slots, time_probe
 from saccade.comparison.run.schedule import Watch, run_jobs
 from saccade.comparison.run.worker import Outcome
-from saccade.config import overlay
-from saccade.runs import Run, hold
+from saccade.runs.run import Run, hold
+from saccade.settings import overlay
 from saccade.tasks import MetricSpec
 from saccade.training.loop import Interrupted
 from support.comparisons import SETTINGS, write_run

@@ -10,8 +10,8 @@ from saccade.comparison.run import schedule
 from saccade.comparison.run.clock import Clock, Job, Limits, part_of
 from saccade.comparison.run.processes import Crew
 from saccade.comparison.run.schedule import Watch, run_jobs
-from saccade.config import overlay
-from saccade.runs import Run
+from saccade.runs.run import Run
+from saccade.settings import overlay
 from saccade.training.optim import rate_at, scaled_lr
 from saccade.training.pace import Pace
 from support.slowing import SlowingMachine

@@ -1,0 +1,60 @@
+"""The mean of the weights of several runs: of seeds that began from the same weights, often the better model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..models._identify import resolve_name
+from ..runs.earlier import restore_options
+from ..runs.metadata import check_model, read_described
+from ..runs.weights import find_weights, save_model
+from ..settings import ConfigError
+from ..tasks.opening import find_task
+from .build import load_model
+
+FACTS = ("model", "outputs", "task", "img_size", "shorter", "mean", "std", "in_chans")  # that runs have in common
+OF_SAMPLES = ("thresholds", "pixels")  # what files keep besides of the very samples of a run
+
+
+def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the mean of the weights of runs of one model and the same classes, as a file that every verb opens.
+
+    Args:
+        runs: folders of runs, or their files of weights; two or more.
+        out: the file to write.
+    """
+    if len(runs) < 2:
+        raise ConfigError(f"{len(runs)} runs were given to be averaged; give two or more")
+    total: dict[str, Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
+    first: dict[str, Any] = {}
+    for run in runs:
+        file = find_weights(run)
+        about, weights = read_described(file)
+        about, _ = restore_options(file, about)
+        facts = {name: about.get(name) for name in FACTS}
+        extra = about.get("extra") or {}
+        facts["extra"] = {name: value for name, value in extra.items() if name not in OF_SAMPLES}
+        first = first or facts
+        differing = [name for name in facts if facts[name] != first[name]]
+        if differing:
+            raise ConfigError(
+                f"{run} differs from {runs[0]} in {', '.join(differing)}; only weights of one model for the same "
+                "outputs have a mean"
+            )
+        for name, value in weights.items():
+            kinds.setdefault(name, value.dtype)
+            total[name] = total[name] + value.double() if name in total else value.double()
+    mean = {name: (value / len(runs)).to(kinds[name]) for name, value in total.items()}
+    if not all(bool(torch.isfinite(value).all()) for value in mean.values()):
+        raise ConfigError("the runs' weights have no finite mean; leave the run out that did not train")
+    _, spec = load_model(runs[0])
+    own = find_task(spec.task).hosts.builds(str(first["model"]["name"]))
+    config = check_model(first["model"], resolve=None if own else resolve_name)
+    path = Path(out).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_model(path, mean, config, spec)
+    return path

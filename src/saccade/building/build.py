@@ -1,0 +1,266 @@
+"""From settings to a model with its plug-ins, and to the task it is trained for."""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from ..data.spec import InputSpec
+from ..data.targets import Counts
+from ..models import CheckpointError
+from ..models._identify import resolve_name
+from ..plugins import PLUGINS, attach
+from ..plugins.trained import new_parameters, zero_new_classifier
+from ..runs.earlier import restore_options
+from ..runs.metadata import check_inputs, check_model, described_by, read_described
+from ..runs.weights import find_weights, unfinished_note
+from ..settings import ConfigError, LossConfig, ModelConfig
+from ..settings.registry import option_hints, parse_options
+from ..settings.sizes import SMALL_SIDE
+from ..tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
+from ..tasks.hosting import PREFIX as HOSTED
+from ..tasks.opening import TaskChoice, find_task
+from ..tasks.text.opening import open_hosted
+from .checkpoint import start_from, weights_file
+from .freezing import freeze_all_but_classifier, freeze_lower
+from .pretrained import PREFIX, class_words, find_specification, match_classes, open_timm
+from .transfer import Carrying, start_from_folder
+
+GIVEN_HERE = ("model", "task")  # what plug-ins are given here
+TEACHER_TASKS = (Distillation, TokenLabelling)  # in the place of plain classification
+
+
+def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
+    """Read "name" or "name:option=value,option=value"; a teacher and label maps are named by their paths."""
+    return parse_options(text, PLUGINS, given_here=GIVEN_HERE, typed={"teacher": str, "maps": str})
+
+
+def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module:
+    """Build a model for the data, load the weights it starts from, and attach its plug-ins.
+
+    Initial weights are a function of the seed and the model alone: the same with and without plug-ins.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        kind = find_task(spec.task)
+        # before anything is built: it may not be there
+        file = None if kind.hosts.builds(config.name) else weights_file(config)
+        host = _create(config, spec)
+        started = None if file is None else start_from(host, file, spec)
+        if kind.hosts.builds(config.name) and config.pretrained and not spec.extra.get("scratch"):
+            started = start_from_folder(host, config.name, spec)
+        model = kind.hosts.add_head(host, config, spec)
+        carrying = None if started is None else Carrying(started, model, spec)
+        torch.manual_seed(seed + 1)
+        for text in config.plugins:
+            name, options = parse_plugin(text)
+            made = PLUGINS[name]
+            if not is_task(made):
+                if "num_classes" in option_hints(made):
+                    options.setdefault("num_classes", len(spec.outputs))
+                carried = nullcontext() if carrying is None else carrying.attaching(text)
+                with _options_explained(name, options), carried:
+                    attach(model, made(**options))
+    if carrying is not None:
+        carrying.finish(name=config.name)
+    if started is not None and file is not None:
+        model.new_parameters = new_parameters(model, set(started.parameters))  # type: ignore[assignment]
+        zero_new_classifier(model)
+    return model
+
+
+def build_task(
+    model: nn.Module,
+    choice: TaskChoice,
+    config: ModelConfig,
+    loss: LossConfig,
+    spec: InputSpec,
+    *,
+    seed: int,
+    counts: Tensor | None = None,
+    total: int | None = None,
+) -> Task:
+    """Return what the model is trained for: the task, and what the model's plug-ins add to it.
+
+    Args:
+        counts: training samples that speak of each output, where they are known.
+        total: training samples, where they are known.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed + 2)
+        plugins = [(name, options) for name, options in map(parse_plugin, config.plugins) if is_task(PLUGINS[name])]
+        taught = [plugin for plugin in plugins if issubclass(PLUGINS[plugin[0]], TEACHER_TASKS)]
+        if taught:
+            task = _taught(taught, model, choice, spec, loss, Counts(counts, total))
+        else:
+            task = choice.kind.build(model, spec, options=choice.options, loss=loss, counts=counts, total=total)
+        for name, options in plugins:
+            if (name, options) not in taught:
+                with _options_explained(name, options):
+                    task = PLUGINS[name](task, **options)
+    if config.probe:
+        freeze_all_but_classifier(model)
+    elif config.freeze:
+        freeze_lower(model, config.freeze)
+    return task
+
+
+def is_task(made: Any) -> bool:
+    """Tell whether a plug-in is a task around another one or in its place, and not something put onto the model."""
+    return isinstance(made, type) and issubclass(made, Task)
+
+
+@contextmanager
+def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Say which plug-in was given an option of a wrong kind."""
+    try:
+        yield
+    except (TypeError, OverflowError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
+            raise  # says itself what is wrong
+        hints = option_hints(PLUGINS[name])
+        kinds = [f"{key}: {getattr(hints[key], '__name__', hints[key])}" for key in options]
+        raise ConfigError(
+            f"the plug-in {name} was given {dict(options)}: {error}; it takes {', '.join(kinds)}"
+        ) from error
+
+
+def _taught(
+    plugins: list[tuple[str, dict[str, Any]]],
+    model: nn.Module,
+    choice: TaskChoice,
+    spec: InputSpec,
+    loss: LossConfig,
+    counts: Counts,
+) -> Task:
+    """Return the task with labels from a teacher, or from the maps one made, in the place of the plain one."""
+    (name, options), made = plugins[0], PLUGINS[plugins[0][0]]
+    if len(plugins) > 1:
+        names = ", ".join(other for other, _ in plugins)
+        raise ConfigError(f"the plug-ins {names} were given; a model learns from one teacher: leave all but one out")
+    if not issubclass(made, choice.kind):
+        raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
+    settings = choice.kind.arguments(spec, choice.options, loss, counts)
+    with _options_explained(name, options):
+        task: Task = made(model, **{**settings, **_labels(name, options, spec)})
+    task.spec, task.primary = spec, choice.kind.metrics.primary_of(spec)
+    if loss.smoothing and isinstance(task, TokenLabelling) and not task.learns_targets:
+        spec.notes.append(
+            f"loss.smoothing = {loss.smoothing:g} changes nothing: the labels are the teacher's, smoothed by "
+            f"{name}:smoothing={task.smoothing:g}"
+        )
+    return task
+
+
+def _labels(name: str, options: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
+    """Return a teacher plug-in's options, with the teacher or the maps that they name opened."""
+    options = dict(options)
+    path, maps = options.pop("teacher", None), options.pop("maps", None)
+    if path is None and name == "distill":
+        raise ConfigError(
+            "the plug-in distill needs a teacher: distill:teacher=RUN, a run's folder or its weights, or "
+            "distill:teacher=timm:NAME"
+        )
+    if maps is not None:
+        options["maps"] = LabelMaps(maps).checked(spec.outputs)
+    if path is None:
+        return options
+    teacher, other, known = open_teacher(path)
+    if other.task != spec.task or other.in_chans != spec.in_chans:
+        raise ConfigError(
+            f"the teacher {path} was trained for the task {other.task} on images of {other.in_chans} channels; the "
+            f"data is for {spec.task}, with {spec.in_chans}: give a teacher of such data"
+        )
+    fitted: dict[str, Any] = {
+        "images_norm": (spec.mean, spec.std),
+        "teacher_norm": (other.mean, other.std),
+        "size": None if other.img_size == spec.img_size else other.img_size,
+        "classes": match_classes(spec.outputs, known, teacher=path),
+    }
+    if name == "distill":
+        return {"teacher": teacher, **fitted, **options}
+    return {"teacher": TeacherLabels(teacher, **fitted), **options}
+
+
+def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
+    """Return a teacher, what goes in and comes out, and all names of each of its classes.
+
+    Args:
+        path: a run's folder or its weights; `timm:NAME`, or NAME@FILE with its weights, see `open_timm`.
+    """
+    named = find_specification(path)
+    if named is None and not path.startswith(PREFIX):
+        model, spec = load_model(path)
+        return model, spec, [[label] for label in spec.outputs]
+    named = named or path.removeprefix(PREFIX)  # of no model, which is told
+    model, spec = open_timm(named)
+    return model, spec, class_words(re.split("[:@]", named)[0], len(spec.outputs))
+
+
+def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
+    if (made := find_task(spec.task).hosts.create_model(config, spec)) is not None:
+        return made
+    name = resolve_name(config.name)
+    outputs = len(spec.outputs)
+    options: dict[str, Any] = {"num_classes": outputs, "in_chans": spec.in_chans}
+    if config.drop_path is not None:
+        options["drop_path_rate"] = config.drop_path
+    more = find_task(spec.task).hosts.model_options(name, spec)
+    fitted: dict[str, Any] = {"img_size": spec.img_size}
+    own_patches = config.checkpoint is None and not config.pretrained and "patch_size" not in config.options
+    if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # or little is left
+        fitted["patch_size"] = 4
+        spec.notes.append(f"{name} reads patches of 4 pixels, since the images have {spec.img_size}")
+    try:
+        return timm.create_model(name, **options, **{**fitted, **more, **config.options})
+    except TypeError as error:
+        if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
+            raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
+    more = {option: value for option, value in more.items() if option != "img_size"}
+    return timm.create_model(name, **options, **{**more, **config.options})
+
+
+def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
+    """Build a run's model with its plug-ins and weights, or one by its name with weights, in evaluation mode.
+
+    Args:
+        path: a run's folder or its `model.safetensors`; NAME, timm:NAME or NAME@FILE, see `open_timm`; or hf:NAME, see
+            `open_hosted`.
+
+    Returns:
+        The model, and what goes in and comes out.
+    """
+    if str(path).startswith(HOSTED):
+        return open_hosted(str(path))
+    if (named := find_specification(path)) is not None:
+        return open_timm(named)
+    file = find_weights(path)
+    about, weights = read_described(file)
+    about, earlier = restore_options(file, about)
+    told = [note for note in (unfinished_note(file, about), earlier) if note is not None]
+    with described_by(file, weights):
+        check_inputs(about)
+        spec = InputSpec.from_dict(about)
+        kind = find_task(spec.task)
+        own = isinstance(about["model"], Mapping) and kind.hosts.builds(str(about["model"].get("name")))
+        config = check_model(about["model"], resolve=None if own else resolve_name)
+        kind.check_spec(spec)
+        model = build_model(config, spec, seed=0)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
+            "of the run that wrote them"
+        ) from None
+    for note in told:
+        spec.notes.append(note)
+        warnings.warn(note, stacklevel=2)
+    return model.eval(), spec

@@ -1,0 +1,60 @@
+"""Parts of a model that are not trained: all but the classifier, or the layers below some height."""
+
+from typing import Any
+
+from timm.models import group_parameters
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..settings import ConfigError
+
+
+def freeze_all_but_classifier(model: Any) -> None:
+    """Let the classifier alone be trained: a linear probe."""
+    if not hasattr(model, "get_classifier"):
+        raise ConfigError(f"model.probe was asked for and {type(model).__name__} does not tell its classifier")
+    heads = model.get_classifier()
+    heads = heads if isinstance(heads, tuple) else (heads,)
+    kept = {id(p) for head in heads for p in head.parameters()}
+    if not kept:
+        raise ConfigError(f"model.probe was asked for and the classifier of {type(model).__name__} has no parameters")
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in kept)
+
+
+def freeze_lower(model: Any, share: float) -> None:
+    """Leave the first layers as they are.
+
+    Args:
+        model: one that tells its layers by `group_matcher`; a backbone inside of it will do.
+        share: of its layers.
+    """
+    host = model if hasattr(model, "group_matcher") else getattr(model, "backbone", None)
+    if host is None or not hasattr(host, "group_matcher"):
+        raise ConfigError(
+            f"model.freeze = {share} was given and {type(model).__name__} has no `group_matcher` to tell its layers "
+            "by; leave it out, or train the classifier alone by model.probe=true"
+        )
+    layers = group_parameters(host, host.group_matcher())
+    numbers = sorted(layers)
+    named = dict(host.named_parameters())
+    for number in numbers[: round(share * (len(numbers) - 1))]:  # never the last, which is the classifier's
+        for name in layers[number]:
+            named[name].requires_grad_(False)
+
+
+def still(model: nn.Module, *, statistics: bool = False) -> None:
+    """Keep what is not trained in evaluation mode, so that no running mean of it moves and nothing is dropped.
+
+    Args:
+        model: in training mode.
+        statistics: keep also the batch normalisation that trained weights filled there; its scales are trained still.
+    """
+    if not statistics and all(parameter.requires_grad for parameter in model.parameters()):
+        return
+    new: frozenset[str] = getattr(model, "new_parameters", frozenset())
+    for name, module in model.named_modules():
+        own = list(module.parameters())
+        filled = isinstance(module, _BatchNorm) and f"{name}.weight" not in new
+        if own and ((statistics and filled) or not any(parameter.requires_grad for parameter in own)):
+            module.eval()

@@ -1,0 +1,298 @@
+"""Weights of plug-ins and of a task's head: placed once these are on the model that trained weights were given to."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.spec import InputSpec
+from ..data.split import abbreviate
+from ..models import CheckpointError
+from ..plugins import PLUGINS, attached
+from ..plugins.pretrained import read_folder, recorded_plugins
+from ..plugins.trained import watched
+from ..runs.metadata import PLUGIN_TEXT
+from ..settings import ConfigError
+from ..settings.registry import option_defaults, option_hints, parse_options
+from ..support.files import read_record
+from ..tasks.hosting import PREFIX, Hosted
+from .checkpoint import COUNTER, Classes, Fit, Started, class_rows, heads_of, list_misfits, refuse_misfit, within
+
+SHOWN = 200  # characters of a plug-in's text in notes
+
+
+class Carrying:
+    """Fills what is put on a model that was started from a file, and says what has no counterpart.
+
+    Args:
+        started: what the host has from the file.
+        model: the host with a task's head; the host itself, if there is none.
+        spec: of the data; takes the notes.
+    """
+
+    def __init__(self, started: Started, model: nn.Module, spec: InputSpec) -> None:
+        self.started, self.model, self.spec = started, model, spec
+        path = next(path for path, module in model.named_modules() if module is started.host)
+        self.prefix = f"{path}." if path else ""
+        self.weights = {f"{self.prefix}{key}": value for key, value in started.fit.given.items()} | started.head
+        self.placed = {f"{self.prefix}{key}" for key in started.fit.weights}
+        self.refused: set[str] = set()  # for other classes, which is noted
+        self.parts = [part for part in map(_read, started.plugins) if part.on_model]
+        if started.head and model is not started.host:
+            self._place_head()
+
+    @contextmanager
+    def attaching(self, text: str) -> Iterator[None]:
+        """Fill a plug-in that is attached inside of this with what the file has of it."""
+        asked, before = _read(text), self._tensors()
+        said: list[str] = []
+        shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
+        alike = [part for part in self.parts if part.name == asked.name and not part.found]
+        had = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
+        # The features that were trained are those with the plug-in, if the file has it.
+        own = self.started.own_classes
+        with watched(self.model, text, shape, said.append, classifier=own, features=had is None):
+            yield
+        known = {id(value) for value in before.values()}
+        brought = {key: value for key, value in self._tensors().items() if id(value) not in known}
+        taken, new = self._take(brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=had is not None)
+        if had is None and not taken:
+            self.spec.notes += said
+            return
+        where = ""
+        if had is not None:
+            had.found, had.same = True, had.options == asked.options
+            where = "" if had.same else f", where it was {had.text}"
+        if new and not taken:
+            assert had is not None
+            self.spec.notes.append(f"{text}: begins anew, {abbreviate(new)}: {self._file} was trained with {had.text}")
+            self.spec.notes += said
+        elif taken:
+            rest = f"; begins anew: {abbreviate(new)}" if new else ""
+            self.spec.notes.append(f"{text}: its parameters are taken over from {self._file}{where}{rest}")
+        else:
+            self.spec.notes.append(f"{text}: as in the model of {self._file}{where}")
+
+    def finish(self, *, name: str) -> None:
+        """Refuse weights of which the model lacks a part, and note what of the file has no place."""
+        own, fit = self.model.state_dict(), self.started.fit
+        missing, mismatched = (
+            [key for key in keys if (full := self.prefix + key) in own and full not in self.placed]
+            for keys in (fit.missing, fit.mismatched)
+        )
+        told = self.placed | self.refused
+        surplus = [key for key in fit.rest if self.prefix + key not in told and not key.endswith(COUNTER)]
+        lost = {"missing": missing, "mismatched": mismatched, "surplus": surplus}
+        if missing or mismatched:
+            self._refuse_plugins(lost, name=name)
+        if missing or mismatched or (surplus and not self.parts):
+            refuse_misfit(self.started, lost, name=name)
+        if lacking := [key for key in self.started.lacking if self.prefix + key in own]:
+            self.spec.notes.append(
+                f"{self._file} is of the task {self.started.classes.task}, which takes off {abbreviate(lacking)}: "
+                "begins anew"
+            )
+        for part in self.parts:
+            if not part.found:
+                self.spec.notes.append(self._left(part))
+        surplus += [key for key in self.started.head if key not in told]
+        if surplus:
+            self.spec.notes.append(f"left out of {self._file}, without a place in the model: {abbreviate(surplus)}")
+
+    @property
+    def _file(self) -> str:
+        return self.started.file.name
+
+    def _tensors(self) -> dict[str, Any]:
+        return self.model.state_dict(keep_vars=True)
+
+    def _place_head(self) -> None:
+        """Fill a dense task's head by that of the file, each of its parts as a whole."""
+        own, heads = self._tensors(), heads_of(self.model)
+        own = {key: value for key, value in own.items() if not key.startswith(self.prefix)}
+        before = {key: value.detach().clone() for key, value in own.items() if within(key, heads)}
+        dropped: list[str] = []
+        for head in heads:
+            keys = [key for key in before if within(key, (head,))]
+            given = [key for key in self.started.head if within(key, (head,))]
+            if keys and _counted(keys) == _counted(given) and self._fit(keys, own):
+                self._copy(keys, own)
+            elif keys:
+                dropped += given
+        self._copy([key for key in own if not within(key, heads) and self._fit([key], own)], own)
+        if loaded := [key for key in before if key in self.placed]:
+            rows = class_rows(self.model, loaded, len(self.spec.outputs))
+            unfit = self.started.classes.match(self.model, {key: before[key] for key in loaded}, rows)
+            for key in unfit:
+                self.started.parameters.pop(id(own[key]), None)
+            dropped += unfit
+        if dropped:
+            self.refused |= set(dropped)
+            self.spec.notes.append(
+                f"left out of {self._file}, for another head or other classes: {abbreviate(dropped)}"
+            )
+        if new := [key for key in own if not within(key, heads) and key not in self.placed]:
+            self.spec.notes.append(f"begins anew, since {self._file} has none that fits: {abbreviate(new)}")
+
+    def _take(self, brought: dict[str, Any], rows: set[str], *, known: bool) -> tuple[list[str], list[str]]:
+        """Copy what the file has of a plug-in, each of its modules as a whole.
+
+        Args:
+            brought: its tensors in the model.
+            rows: those with a row for each class.
+            known: whether the file says that it has the plug-in; otherwise a tensor that its host lacks tells so.
+
+        Returns:
+            The tensors that were taken over, and those that begin anew.
+        """
+        taken: list[str] = []
+        new: list[str] = []
+        host = {f"{self.prefix}{key}" for key in self.started.fit.weights}
+        for keys in self._modules(brought):
+            body = [key for key in keys if key not in rows]
+            if self._fit(body, brought) and (known or any(key in self.weights and key not in host for key in keys)):
+                self._copy(body, brought)
+                taken += body
+                taken += self._take_rows([key for key in keys if key in rows and key in self.weights], brought)
+            else:
+                self.placed -= set(keys)
+                new += keys
+        return taken, new
+
+    def _take_rows(self, keys: list[str], brought: dict[str, Any]) -> list[str]:
+        """Copy what has a row for each class, if the file's are the data's."""
+        classes = self.started.classes
+        named = {key for key in keys if _named_classifier(key)}
+        rows = named or (set(keys) if len({key.rpartition(".")[0] for key in keys}) == 1 else None)
+        if keys and classes.fits(rows) and self._fit(keys, brought):
+            self._copy(keys, brought)
+            classes.match(self.model, {key: brought[key] for key in keys}, rows)
+            return keys
+        if keys:
+            if not classes.fits(rows):
+                classes.say(rows)
+            self.refused |= set(keys)
+            self.spec.notes.append(f"left out of {self._file}, for other classes: {abbreviate(keys)}")
+        return []
+
+    def _modules(self, brought: Iterable[str]) -> list[list[str]]:
+        """Return the names of a plug-in's tensors, those of one module together."""
+        paths = {id(module): path for path, module in self.model.named_modules()}
+        roots = [paths[id(module)] for module in attached(self.model)[-1].modules() if id(module) in paths]
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for key in brought:
+            found[next((root for root in roots if key.startswith(f"{root}.")), key)].append(key)
+        return list(found.values())
+
+    def _fit(self, keys: Iterable[str], own: dict[str, Any]) -> bool:
+        """Tell whether the file has tensors in the model's shapes; a counter may be missing."""
+        return all(
+            own[key].shape == self.weights[key].shape if key in self.weights else key.endswith(COUNTER) for key in keys
+        )
+
+    def _copy(self, keys: Iterable[str], own: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for key in keys:
+                if key in self.weights:
+                    own[key].copy_(self.weights[key])
+                    self.placed.add(key)
+                    self.started.parameters[id(own[key])] = own[key]
+
+    def _refuse_plugins(self, lost: dict[str, list[str]], *, name: str) -> None:
+        """Refuse weights that another plug-in than the model's was trained in the place of a part of."""
+        others = [part.text for part in self.parts if not part.same]
+        if others:
+            raise CheckpointError(
+                f"{self.started.file} was trained with the plug-in {', '.join(others)}, without which it does not fit "
+                f"{name}: of its tensors {list_misfits(lost)}. Give {' '.join(f'--plugin {text}' for text in others)}, "
+                "or other weights. Nothing was loaded"
+            )
+
+    def _left(self, part: "Part") -> str:
+        if part.is_head and self.model is not self.started.host:
+            return f"left out of {self._file}: {part.text}, its classification head"
+        return (
+            f"{self._file} was trained with {part.text}, which this model lacks and computes without; "
+            f"--plugin {part.text} keeps it"
+        )
+
+
+def start_from_folder(model: nn.Module, name: str, spec: InputSpec) -> Started | None:
+    """Return what a folder of Hugging Face holds beside the weights that its model has already; None without plug-ins.
+
+    Args:
+        model: of transformers, perhaps behind a task's interface.
+        name: of the folder, as settings have it.
+        spec: of the data; takes the notes.
+    """
+    folder = Path(name.removeprefix(PREFIX)).expanduser()
+    plugins = recorded_plugins(folder)
+    if not plugins:
+        return None
+    host: nn.Module = model.host if isinstance(model, Hosted) else model
+    given, own = read_folder(folder), host.state_dict()
+    labels = read_record(folder / "config.json").get("id2label")
+    outputs = list(labels.values()) if isinstance(labels, dict) else None
+    about = {"model": {"plugins": plugins}, "outputs": outputs, "task": spec.task}
+    weights = {key: value for key, value in given.items() if key in own and own[key].shape == value.shape}
+    fit = Fit(given, weights, [key for key in given if key not in own], [], [], [], [])
+    return Started(folder, host, about, fit, {}, Classes(about, spec, folder), own_classes=False)
+
+
+@dataclass
+class Part:
+    """A plug-in as settings name it."""
+
+    text: str
+    name: str
+    options: Any  # by name, with defaults; the text itself where they cannot be read
+    on_model: bool  # it is attached to a model; otherwise it belongs to the task
+    is_head: bool  # it is a classifier
+    found: bool = False  # the model has it, too, perhaps with other options
+    same: bool = False  # with the same options
+
+
+def _read(text: str) -> Part:
+    """Return what settings or a stranger's file name."""
+    given = text
+    if len(text) > PLUGIN_TEXT or not text.isprintable():
+        given = text = ascii(text[:SHOWN])
+    elif len(text) > SHOWN:
+        text = f"{text[:SHOWN]}..."
+    name = given.partition(":")[0].strip()
+    try:
+        made = PLUGINS.find(name)
+        hints, typed = option_hints(made), {"teacher": str, "maps": str}
+        options: Any = option_defaults(made) | parse_options(given, PLUGINS, typed=typed)[1]
+        options.pop("num_classes", None)
+    except (ConfigError, ValueError, TypeError, RecursionError, OverflowError):
+        return Part(text, name[:SHOWN], given, on_model=True, is_head=False)
+    return Part(text, name, options, on_model=hasattr(made, "install"), is_head="num_classes" in hints)
+
+
+def _class_rows(model: nn.Module, part: Part, classes: int) -> set[str]:
+    """Return the tensors of the plug-in attached last that have a row for each class."""
+    if not part.is_head:
+        return set()
+    inside = {id(inner) for module in attached(model)[-1].modules() for inner in module.modules()}
+    wide = {
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        if id(module) in inside and isinstance(module, nn.Linear) and module.out_features == classes
+        for name, _ in module.named_parameters(recurse=False)
+    }
+    # Another layer may have as many outputs by chance. One that nothing names is any of them.
+    return {key for key in wide if _named_classifier(key)} or wide
+
+
+def _named_classifier(key: str) -> bool:
+    return key.split(".")[-2] in ("class_fc", "word_fc")
+
+
+def _counted(keys: Iterable[str]) -> set[str]:
+    return {key for key in keys if not key.endswith(COUNTER)}

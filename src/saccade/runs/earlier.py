@@ -1,0 +1,92 @@
+"""Files of weights of earlier versions, which left some options of models out: found again, or warned of."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..models._constructors import constructor_options
+from ..models._identify import resolve_name
+from ..settings import read_yaml, short
+from ..settings.named import split_options
+from ..support.files import read_small
+from .metadata import takes
+from .weights import SOURCES
+
+SETTINGS, MOST = "config.yaml", 2**20  # of the run, beside its weights; bytes
+LOST = {  # by the beginning of a model's name
+    "sot_": ("alpha", "centring", "divisor", "epn_axis", "normalization", "num_iter", "num_sv", "positive", "start"),
+}
+
+
+def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return a description with the options that its run's settings have and it lacks, and what to tell of it.
+
+    Only files of earlier versions lack any. What is restored is checked as what a file says is.
+    """
+    about = _with_head_dim(about)
+    model = about.get("model")
+    if about.get("version") is not None or not isinstance(model, dict):
+        return dict(about), None
+    try:
+        name = resolve_name(str(model.get("name")))
+    except ValueError:  # none of timm's, which has no options
+        return dict(about), None
+    old = f"{file} was written by an earlier version of saccade, which left options of models out of such files"
+    settings = _settings(file.parent / SETTINGS)
+    if settings is None or settings.get("name") not in (name, model.get("name")):
+        options = next((", ".join(names) for start, names in LOST.items() if name.startswith(start)), None)
+        told = (
+            f"{old}. If this {name} was trained with any of {options}, its answers are wrong: put the run's {SETTINGS} "
+            "beside it, or train it again"
+        )
+        return dict(about), None if options is None else told
+    kept, given = model.get("options"), settings.get("options")
+    if not isinstance(kept, dict) or not isinstance(given, dict):
+        return dict(about), None
+    lost = {option: value for option, value in given.items() if option not in kept and option not in SOURCES}
+    lost = {option: value for option, value in lost.items() if value is not None}  # timm leaves null out
+    if not lost:
+        return dict(about), None
+    allowed = constructor_options(name)
+    found = {option: value for option, value in lost.items() if option in allowed and takes(value, allowed[option])}
+    gone = _written(lost.keys() - found.keys(), lost)
+    notes = [old]
+    if found:
+        notes.append(
+            f"{_written(found, lost)} is taken from {file.parent / SETTINGS}, and answers differ from those of earlier "
+            f"versions. saccade train --resume {file.parent} writes the file anew, complete by itself"
+        )
+    if gone:
+        notes.append(f"{gone} cannot be restored, and the answers are not those of the model that was trained")
+    return {**about, "model": {**model, "options": {**kept, **found}}}, ". ".join(notes)
+
+
+def _with_head_dim(about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a description with the size of second-order heads, which the first version took from the tokens' width."""
+    model = about.get("model")
+    plugins = model.get("plugins") if isinstance(model, dict) else None
+    if "task" in about or not isinstance(model, dict) or not isinstance(plugins, list):
+        return about
+    return {**about, "model": {**model, "plugins": [_as_before(text) for text in plugins]}}
+
+
+def _as_before(text: Any) -> Any:
+    name, _, options = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if name.strip() != "second_order" or "head_dim" in [
+        one.partition("=")[0].strip() for one in split_options(options)
+    ]:
+        return text
+    return f"{text}{',' if options.strip() else ':' if ':' not in text else ''}head_dim=width"
+
+
+def _settings(file: Path) -> Mapping[str, Any] | None:
+    """Return what a run's settings say of its model; None where there are none to be read."""
+    try:
+        model = read_yaml(read_small(file, most=MOST).decode(), source=str(file)).get("model")
+    except (OSError, ValueError):
+        return None
+    return model if isinstance(model, dict) else None
+
+
+def _written(names: Any, options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{short(str(name))}={short(repr(options[name]))}" for name in sorted(names, key=str))

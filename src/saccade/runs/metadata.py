@@ -1,0 +1,191 @@
+"""What a file of weights says of its model, checked before anything is built from it.
+
+The file may be a stranger's. It may name a model registered with timm and plain arguments of its constructor; nothing
+it says opens another file or a network, and building what it says takes no more memory than its weights account for.
+"""
+
+import json
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ..models import CheckpointError
+from ..models._constructors import constructor_options
+from ..models._official import suggest_name
+from ..settings import ModelConfig, overlay, short
+
+KEY = "saccade"
+VERSION = 2  # of descriptions; from 2 on they hold every option that builds the model
+SIDE, SHORTER, CLASSES = 8192, 65536, 1_000_000  # most of each
+TEXT, ITEMS, NUMBER = 200, 256, 2**20  # characters, entries and size of an option
+PLUGINS, PLUGIN_TEXT = 32, 4096  # how many, and characters of one: a path of label maps may be long
+SPARE_ELEMENTS, SPARE_TENSORS = 2**26, 10_000  # what building may take beside the weights: masks, tables of places
+MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+
+
+class MetadataError(CheckpointError):
+    """A file whose description of its model is not one that `saccade train` writes."""
+
+
+def read_about(file: Path) -> dict[str, Any]:
+    """Return what a file of weights says of itself, unchecked; nothing where it says nothing."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = json.loads((opened.metadata() or {}).get(KEY, "{}"))
+    except (OSError, SafetensorError, ValueError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what a file of weights says of itself, still to be checked, and the weights."""
+    if not file.exists():
+        raise CheckpointError(f"there is no {file}")
+    if not file.is_file():
+        raise CheckpointError(f"{file} is no regular file; give a run's folder or its model.safetensors")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = json.loads((opened.metadata() or {})[KEY])
+        weights = load_file(file)
+        if not isinstance(about, dict):
+            raise ValueError
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (SafetensorError, KeyError, ValueError, RecursionError):
+        raise CheckpointError(f"{file} was not written by saccade{suggest_name(file)}") from None
+    about.setdefault("outputs", about.get("classes"))  # as earlier versions wrote it
+    missing = [name for name in ("model", "outputs", "in_chans", "img_size", "mean", "std") if about.get(name) is None]
+    if missing:
+        raise MetadataError(f"{file} does not say its model's {', '.join(missing)}; give the file as training wrote it")
+    return about, weights
+
+
+def check_inputs(about: Mapping[str, Any]) -> None:
+    """Refuse outputs, channels, sizes and normalisation that no model has; a ValueError says which."""
+    outputs, channels, side = about["outputs"], about["in_chans"], about["img_size"]
+    if type(outputs) not in (list, tuple) or not 0 < len(outputs) <= CLASSES:
+        raise ValueError(f"outputs = {short(repr(outputs))}; they are a list of names")
+    if not all(isinstance(name, str) for name in outputs):
+        raise ValueError("outputs holds what is no text; they are a list of names")
+    if not isinstance(about.get("task", ""), str) or not isinstance(about.get("extra", {}), dict):
+        raise ValueError("task is a name and extra names with values")
+    if type(channels) is not int or channels not in (1, 3):
+        raise ValueError(f"in_chans = {short(repr(channels))}; it is 1 or 3")
+    if type(side) is not int or not 1 <= side <= SIDE:
+        raise ValueError(f"img_size = {short(repr(side))}; it is a whole number from 1 to {SIDE}")
+    for name in ("mean", "std"):
+        values = about[name]
+        if type(values) not in (list, tuple) or len(values) != channels or not all(map(_is_number, values)):
+            raise ValueError(f"{name} = {short(repr(values))}; it is a list of numbers, one a channel")
+    if not all(value > 0 for value in about["std"]):
+        raise ValueError(f"std = {short(repr(about['std']))}; each is more than 0")
+    shorter = about.get("shorter")
+    if shorter is not None and (type(shorter) is not int or not side <= shorter <= SHORTER):
+        raise ValueError(f"shorter = {short(repr(shorter))}; it is null, or a whole number from {side} to {SHORTER}")
+
+
+def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelConfig:
+    """Return the settings of a described model, or say by a ValueError what is not allowed in them.
+
+    Args:
+        resolve: returns the full name of a model of timm, or raises a ValueError; None for one that is built from
+            the rest of the description, which takes no options.
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"model = {short(repr(values))}; it is names with values")
+    config = overlay(ModelConfig(), values, source="its description")
+    name = config.name if resolve is None else resolve(config.name)
+    for opened in ("pretrained", "checkpoint"):
+        if value := getattr(config, opened):
+            raise ValueError(f"model.{opened} = {short(repr(value))}; a file of weights names no others")
+    if len(config.plugins) > PLUGINS or any(len(text) > PLUGIN_TEXT for text in config.plugins):
+        raise ValueError(
+            f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {PLUGIN_TEXT} characters"
+        )
+    allowed = {} if resolve is None else constructor_options(name)
+    for option, value in config.options.items():
+        if option not in allowed:
+            raise ValueError(f"model.options has {short(repr(option))}, which is no argument of {name}'s constructor")
+        if not takes(value, allowed[option]):
+            raise ValueError(f"model.options.{option} = {short(repr(value))}, which {name} does not take")
+    return config
+
+
+@contextmanager
+def described_by(file: Path, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Build what a file describes: within the memory its weights account for, and with a clear error if it fails."""
+    elements = sum(tensor.numel() for tensor in weights.values())
+    try:
+        with _Allowance(elements=4 * elements + SPARE_ELEMENTS, tensors=16 * len(weights) + SPARE_TENSORS):
+            yield
+    except Exception as error:  # constructors raise many kinds on numbers that make no model
+        detail = " ".join(str(error).split())[:300] or type(error).__name__
+        raise MetadataError(
+            f"{file} describes a model that cannot be built: {detail}. Give the file as training wrote it"
+        ) from error
+
+
+class _Allowance(TorchFunctionMode):
+    """Stops whoever makes more or larger tensors than are his due, before memory is taken for them."""
+
+    def __init__(self, *, elements: int, tensors: int) -> None:
+        super().__init__()
+        self.elements, self.tensors = elements, tensors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in MAKERS:
+            size = (kwargs or {}).get("size", args[0] if args and isinstance(args[0], list | tuple) else args)
+            self.elements -= math.prod(part for part in size if isinstance(part, int))
+            self.tensors -= 1
+            if self.elements < 0 or self.tensors < 0:
+                raise ValueError("it takes far more memory than the weights beside it account for")
+        return func(*args, **(kwargs or {}))
+
+
+def takes(value: Any, hint: Any) -> bool:
+    """Whether an option may have a value in a file of weights: a plain one, and what its hint wants."""
+    return _is_plain(value) and _fits(value, hint)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_plain(value: Any, depth: int = 4) -> bool:
+    """Whether a value is of small numbers and short texts, and of short lists and names of these."""
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+        return False  # JSON has other names only as texts
+    if isinstance(value, list | tuple | dict):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return depth > 0 and len(value) <= ITEMS and all(_is_plain(part, depth - 1) for part in parts)
+    if isinstance(value, str):
+        return len(value) <= TEXT
+    return value is None or isinstance(value, bool) or (_is_number(value) and abs(value) <= NUMBER)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value is what a hint wants; a class or a function, which a file cannot hold, is none."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if origin is Literal:
+        return value in args
+    if origin in (list, tuple, Sequence):
+        kinds = [arg for arg in args if arg is not Ellipsis] or [Any]
+        return isinstance(value, list | tuple) and all(any(_fits(part, kind) for kind in kinds) for part in value)
+    if origin is dict or hint is dict:
+        return isinstance(value, dict)
+    if hint in (int, float):
+        return _is_number(value)  # annotations do not tell them apart
+    return type(value) is hint

@@ -1,0 +1,104 @@
+"""The file of a trained model: its weights, and what is needed to build it and to feed it, as plain data."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..data.spec import InputSpec
+from ..models import CheckpointError
+from ..models._identify import resolve_name
+from ..settings import ConfigError, ModelConfig
+from ..support.files import sort_header, whole_file
+from ..support.wording import count_of
+from ..tasks.opening import find_task
+from .metadata import KEY, VERSION, check_inputs, check_model
+
+# Options of timm that say where weights come from and build nothing, and what inside of them would build something.
+SOURCES = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
+BUILDING = ("global_pool", "num_classes", "input_size", "fixed_input_size")
+FINAL, LAST, BEST = "model.safetensors", "last.safetensors", "best.safetensors"  # in a run's folder
+
+
+def save_model(
+    path: Path,
+    weights: Mapping[str, Tensor],
+    config: ModelConfig,
+    spec: InputSpec,
+    *,
+    unfinished: Mapping[str, int] | None = None,
+) -> None:
+    """Write weights with what builds and feeds their model, and of unfinished training step, epoch and epochs."""
+    tensors = {name: value.detach().cpu() for name, value in weights.items()}
+    state = {} if unfinished is None else {"unfinished": dict(unfinished)}
+    about = json.dumps({**describe(config, spec), **state})
+    save_tensors(path, tensors, metadata={"format": "pt", KEY: about})
+
+
+def describe(config: ModelConfig, spec: InputSpec) -> dict[str, Any]:
+    """Return what a file of weights says of its model, or refuse settings that a file could not be opened with.
+
+    It is asked before a training begins, too: what cannot be kept is not trained.
+    """
+    options = {name: value for name, value in config.options.items() if name not in SOURCES}
+    model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
+    about = {"version": VERSION, "model": model, **spec.to_dict()}
+    own = find_task(spec.task).hosts.builds(config.name)
+    try:
+        _refuse_building(config.options)
+        check_inputs(about)
+        check_model(model, resolve=None if own else resolve_name)
+    except ValueError as error:
+        raise ConfigError(
+            f"{error}. A file of weights has to say what builds its model, so this is not trained"
+        ) from None
+    return about
+
+
+def _refuse_building(options: Mapping[str, Any]) -> None:
+    """Refuse options that would change the model unseen: null, which timm drops, and settings of weights that build."""
+    for name, value in options.items():
+        if value is None:
+            raise ValueError(
+                f"model.options.{name} = null, which timm leaves out; leave it out, or write none where it is a choice"
+            )
+        building = sorted(set(BUILDING) & value.keys()) if name in SOURCES and isinstance(value, Mapping) else []
+        if building:
+            raise ValueError(f"model.options.{name} sets {', '.join(building)}; give these to model.options itself")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file of a run whole or not at all."""
+    with whole_file(path, then=f"resume with saccade train --resume {path.parent}") as draft:
+        kept = {name: value.contiguous().clone() for name, value in tensors.items()}  # two names of one are two
+        save_file(kept, draft, metadata=metadata)
+        sort_header(draft)
+
+
+def find_weights(path: str | Path) -> Path:
+    """Return the file of weights that a path names: itself, or in a run's folder the final ones, else the last."""
+    file = Path(path).expanduser()
+    if not file.is_dir():
+        return file
+    for name in (FINAL, LAST):
+        if (file / name).exists():
+            return file / name
+    if (file / "config.yaml").is_file():
+        raise CheckpointError(
+            f"{file} is a run that has written no weights yet; resume it with saccade train --resume {file}"
+        )
+    raise CheckpointError(f"{file} holds no {FINAL}, so it is no run; give a folder `saccade train` wrote")
+
+
+def unfinished_note(file: Path, about: Mapping[str, Any]) -> str | None:
+    """Return a sentence on weights that were written before their training came to its end; None of others."""
+    at = about.get("unfinished")
+    if at is None:
+        return None
+    known = isinstance(at, dict) and all(type(at.get(name)) is int for name in ("epoch", "epochs", "step"))
+    when = f"after {at['epoch']} of {count_of(at['epochs'], 'epoch')} (step {at['step']}), " if known else ""
+    return f"the weights in {file} are unfinished: they were written {when}before the training came to its end"

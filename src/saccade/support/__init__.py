@@ -1,0 +1,1 @@
+"""What knows nothing of models, tasks or runs: files, durations, wording, processes, and paths of moved modules."""
