@@ -113,7 +113,7 @@ def flags() -> dict[str, dict[str, Any]]:
 
 def settings() -> dict[str, list[str] | None]:
     """Return every setting, with the words it is limited to."""
-    from saccade import config
+    from saccade.settings import TrainConfig
 
     def words(kind: Any) -> list[str]:
         if typing.get_origin(kind) is typing.Literal:
@@ -129,7 +129,7 @@ def settings() -> dict[str, list[str] | None]:
             else:
                 found[f"{start}{name}"] = sorted(words(hint)) or None
 
-    walk(config.TrainConfig, "")
+    walk(TrainConfig, "")
     return found
 
 

@@ -64,7 +64,7 @@ def test_python_names_are_imported():
 
 # Numbers of an evaluation, whose last parts stand for values; parts of a file's description; objects of examples.
 MEASURED = {"corruption", "robust", "centre_occlusion", "patch_drop", "patch_shuffle", "fgsm", "pgd", "attack", "extra"}
-OTHER_OBJECTS = {"p", "result", "Image", "task", "source", "data", "model", "FILE", "Module"}
+OTHER_OBJECTS = {"p", "plan", "result", "Image", "task", "source", "data", "model", "FILE", "Module"}
 NOT_PYTHON = {"saccade.readers", "saccade.views"}  # groups of entry points
 
 
