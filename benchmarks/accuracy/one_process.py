@@ -23,7 +23,7 @@ from saccade.comparison.run import schedule
 from saccade.comparison.run.schedule import Clock, Job, Watch
 from saccade.comparison.run.worker import Outcome, train_run
 from saccade.data.feed import Batch
-from saccade.data.kept import KeptFeed
+from saccade.data.kept import EncodedFeed
 from saccade.data.validation import Validation
 from saccade.settings import TrainConfig
 
@@ -115,22 +115,22 @@ class SharedFiles:
 
     def __init__(self) -> None:
         self.kept: dict[tuple[Any, ...], Any] = {}
-        self.read, self.batches = KeptFeed._read, Validation.batches
+        self.read, self.batches = EncodedFeed._read, Validation.batches
 
     def install(self) -> None:
         """Put this in the place of reading."""
         shared = self
 
-        def read(feed: KeptFeed) -> None:
+        def read(feed: EncodedFeed) -> None:
             shared.read_training(feed)
 
         def batches(validation: Validation) -> Iterator[Batch]:
             return shared.read_validation(validation)
 
-        KeptFeed._read = read  # type: ignore[method-assign]
+        EncodedFeed._read = read  # type: ignore[method-assign]
         Validation.batches = batches  # type: ignore[method-assign]
 
-    def read_training(self, feed: KeptFeed) -> None:
+    def read_training(self, feed: EncodedFeed) -> None:
         """Read training files, or take those that were."""
         key = ("train", feed.source.fingerprint(), repr(feed.encode), str(feed.place))
         if key not in self.kept:

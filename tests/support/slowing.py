@@ -35,7 +35,7 @@ class SlowingMachine:
 
     def install(self, replace: Callable[[Any, str, Any], None]) -> None:
         """Have trainings of this process go by this machine's clock."""
-        run, evaluate = Loop._run, Loop.evaluate
+        run, evaluate = Loop._train_step, Loop.evaluate
 
         def slow_run(loop: Loop, *args: Any, **options: Any) -> None:
             run(loop, *args, **options)
@@ -47,7 +47,7 @@ class SlowingMachine:
             return evaluate(loop)
 
         replace(Loop, "now", staticmethod(lambda: self.time))
-        replace(Loop, "_run", slow_run)
+        replace(Loop, "_train_step", slow_run)
         replace(Loop, "evaluate", slow_evaluate)
         replace(machine, "monotonic", lambda: self.time)
         replace(machine, "measure_pace", lambda *_, **__: Pace(0.0, 1.0, self.validation, self.steps))

@@ -165,7 +165,7 @@ def _die_at(what: str, number: int) -> None:
         os.truncate(path, path.stat().st_size // 2)
 
     if what == "step":
-        after(Loop, "_step")
+        after(Loop, "_forward_backward")
     elif what == "checkpoint_or_stop":
         after(Loop, "_checkpoint_or_stop")
     elif what == "shard":

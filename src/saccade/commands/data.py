@@ -123,13 +123,13 @@ def _labels(args: Args) -> int:
 
 def _check(args: Args) -> int:
     """Print the report on a set; the exit status is 1 if something serious was found."""
-    from ..data.check import look_through
+    from ..data.check import scan_dataset
     from ..data.fix import write_clean
     from ..data.table import parse_columns
     from ..settings import ConfigError
     from ..tasks.opening import choose_task, read_by_layout
 
-    args.refuse_others("to data check", look_through, "what", "data", "val", "fix", "json")
+    args.refuse_others("to data check", scan_dataset, "what", "data", "val", "fix", "json")
     read_targets, name = read_by_layout, None
     if args.task is not None:
         choice = choose_task(args.task)
@@ -143,8 +143,8 @@ def _check(args: Args) -> int:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading images", total=None)
         how = {"read_targets": read_targets, "columns": columns, "task": name}
-        given = args.given_to(look_through, **how, progress=partial(_advance, bar, task))
-        found = look_through(args.data, **given)
+        given = args.given_to(scan_dataset, **how, progress=partial(_advance, bar, task))
+        found = scan_dataset(args.data, **given)
     report = found.report
     if args.fix is not None:
         _say_fixed(write_clean(found, args.data, Path(args.fix).expanduser(), columns), quiet=args.json)

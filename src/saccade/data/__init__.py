@@ -1,1 +1,1 @@
-"""Images with labels: where they come from, in which order and how they are varied."""
+"""Datasets: readers, sampling order, augmentation and batches."""

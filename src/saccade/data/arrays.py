@@ -1,4 +1,4 @@
-"""Sets of arrays: the embedded one, MNIST and its kind, CIFAR, NumPy archives; none of their readers unpickles."""
+"""Array datasets: the bundled one, MNIST, CIFAR and NumPy archives; none of the readers unpickles."""
 
 import gzip
 import json
@@ -37,16 +37,16 @@ ROLES = {**dict.fromkeys(TRAIN, "train"), **dict.fromkeys(VAL, "val"), **dict.fr
 
 @register_reader("embedded")
 class EmbeddedReader:
-    """The set that comes with the package."""
+    """The bundled dataset."""
 
     rank = 10
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return spec in ("", "embedded")
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open what comes with the package of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test images."""
+        """Open the bundled part of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test images."""
         file = resources.files("saccade.data").joinpath("embedded", "fashion_mnist.npz")
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             classes = tuple(str(name) for name in archive["classes"])
@@ -64,21 +64,21 @@ class EmbeddedReader:
 
 @register_reader("arrays")
 class ArrayReader:
-    """The folder of MNIST's or CIFAR's files."""
+    """A folder with the files of MNIST or CIFAR."""
 
     rank = 60
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return path.is_dir() and _find_layout(path) is not None
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
+        """Open the dataset."""
         return (_find_layout(path) or _refuse_pickles)(path)
 
 
 def _find_layout(folder: Path) -> Callable[[Path], Splits] | None:
-    """Return what opens a folder, by the names of its files; None if they are none of MNIST's or CIFAR's."""
+    """Return the function that opens a folder, chosen by its file names; None if they are not MNIST's or CIFAR's."""
     names = {path.name for path in folder.iterdir()}
     if any(map(IDX.fullmatch, names)):
         return _open_idx
@@ -112,7 +112,7 @@ def read_idx(path: Path) -> np.ndarray:
             count = math.prod(shape)
             if count > physical_memory():
                 raise ValueError(f"{path} announces {count} bytes, and this machine has {physical_memory()}")
-            data = _read_up_to(opened, count + 1)  # no more than it announces, whatever it unpacks to
+            data = _read_up_to(opened, count + 1)  # never read more than the header declares
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is truncated or not gzipped ({error}); fetch it again") from error
     if not shape or len(data) != count:
@@ -122,7 +122,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _read_up_to(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
-    """Read piece by piece: what is announced and not there takes no memory."""
+    """Read in chunks, so that a declared but missing part takes no memory."""
     data = bytearray()
     while len(data) < size and (piece := file.read(min(size - len(data), PIECE))):
         data += piece
@@ -131,7 +131,7 @@ def _read_up_to(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
 
 def _open_idx(folder: Path) -> Splits:
     files: dict[tuple[bool, str], Path] = {}
-    for name in sorted(path.name for path in folder.iterdir()):  # an unpacked file stands before its .gz
+    for name in sorted(path.name for path in folder.iterdir()):  # an unpacked file sorts before its .gz
         if match := IDX.fullmatch(name):
             files.setdefault((match[2] == "train", match[3]), folder / name)
     missing = [f"{'train' if t else 't10k'}-{kind}" for t in (True, False) for kind in ("images", "labels")]
@@ -163,13 +163,13 @@ def _open_cifar100(folder: Path) -> Splits:
 
 
 def _both(train: Arrays, test: Arrays, classes: tuple[str, ...], *notes: str) -> Splits:
-    """Return images and labels of the training and of the test part as a set that validates on the latter."""
+    """Combine training and test arrays; the test part is the validation set."""
     held = ArraySource(*test, classes=classes, prefix="test")
     return Splits(ArraySource(*train, classes=classes, prefix="train"), held, (TEST_NOTE, *notes))
 
 
 def _records(paths: list[Path], labels: int) -> Arrays:
-    """Read records of label bytes, the last of which counts, and 3 x 32 x 32 pixels."""
+    """Read CIFAR records: label bytes, of which the last is used, then 3 x 32 x 32 pixels."""
     size = labels + 3 * 32 * 32
     parts = []
     for path in paths:
@@ -209,20 +209,20 @@ class NpzReader:
     rank = 50
 
     def matches(self, spec: str, path: Path) -> bool:
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return bool(_archives(spec, path))
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
+        """Open the dataset."""
         return open_npz(_archives(spec, path))
 
 
 def open_npz(paths: Sequence[Path]) -> Splits:
-    """Open archives of arrays such as `x_train, y_train, x_test, y_test`, joining the parts of one set.
+    """Open archives with arrays such as `x_train, y_train, x_test, y_test`; several files of one dataset are joined.
 
-    Images are uint8, N, H, W, N, H, W, C or N, C, H, W; labels whole numbers or names, N or N, 1. A split may be
-    named first (`train_images`), and there may be one without a name. Instead of pixels there may be mosaics,
-    `train_webp_000` and so on: encoded images of tiles, which `meta_json` describes.
+    Images are uint8, N, H, W, N, H, W, C or N, C, H, W; labels are integers or names, N or N, 1. The split may come
+        named first (`train_images`), and there may be one without a name. Instead of pixels there may be mosaics,
+        `train_webp_000` and so on: encoded images of tiles, which `meta_json` describes.
     """
     parts: dict[str, list[Part]] = {}
     classes: tuple[str, ...] | None = None
@@ -250,7 +250,7 @@ def open_npz(paths: Sequence[Path]) -> Splits:
 
 
 def _number(parts: dict[str, list[Part]], classes: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Put numbers in the place of labels that are names, and return the classes: those given, or all, by alphabet."""
+    """Replace label names by class indices; return the classes, sorted by name unless they are given."""
     every = [labels for arrays in parts.values() for _, labels, _ in arrays]
     if any(labels.dtype.kind not in "US" for labels in every):
         raise ValueError("some labels are names and others numbers; give either for all images")
@@ -265,7 +265,7 @@ def _number(parts: dict[str, list[Part]], classes: tuple[str, ...] | None) -> tu
 
 
 def _archives(spec: str, path: Path) -> list[Path]:
-    """Return the archives that a spec names; none if it names something else."""
+    """Return the archives that a spec names; empty if it names something else."""
     if path.is_dir():
         return sorted(path.glob("*.npz"))
     parts = [path] if path.is_file() else [Path(part.strip()).expanduser() for part in spec.split(",")]
@@ -278,7 +278,7 @@ def _read(path: Path) -> tuple[dict[str, Part], tuple[str, ...] | None]:
     try:
         archive = np.load(path, allow_pickle=False)
     except (ValueError, NotImplementedError, zipfile.BadZipFile, EOFError) as error:
-        detail = "" if "allow_pickle" in str(error) else f" ({error})"  # NumPy takes any other file for a pickle
+        detail = "" if "allow_pickle" in str(error) else f" ({error})"  # NumPy treats any other file as a pickle
         raise ValueError(f"{path} is not a NumPy archive, or is damaged{detail}; save it by numpy.savez") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError(f"{path} is a single array; save images and labels together with numpy.savez")
@@ -299,7 +299,7 @@ def _read(path: Path) -> tuple[dict[str, Part], tuple[str, ...] | None]:
                     images = _untile([archive[key].tobytes() for key in keys["mosaic"]], meta, len(labels), path)
                 found[role] = (images, labels, archive[keys["index"][0]] if "index" in keys else None)
             named = next((archive[key] for key in CLASSES if key in archive.files), None)
-        except Exception as error:  # NumPy, zipfile, json and a wrong description raise many kinds
+        except Exception as error:  # NumPy, zipfile and json raise many types
             if "allow_pickle" in str(error):
                 raise ValueError(
                     f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
@@ -317,7 +317,7 @@ def _read(path: Path) -> tuple[dict[str, Part], tuple[str, ...] | None]:
 
 
 def _require_memory(path: Path) -> None:
-    """Refuse an archive that unpacks to more than the machine can hold."""
+    """Refuse an archive that is larger than the machine's memory when unpacked."""
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
     if size > physical_memory():
@@ -325,7 +325,7 @@ def _require_memory(path: Path) -> None:
 
 
 def _sort_keys(keys: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """Sort an archive's keys by split and by what they hold."""
+    """Group an archive's keys by split and content."""
     kinds = {**dict.fromkeys(IMAGES, "images"), **dict.fromkeys(LABELS, "labels"), "index": "index"}
     found: dict[str, dict[str, list[str]]] = {}
     for key in sorted(keys):

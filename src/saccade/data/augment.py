@@ -1,8 +1,8 @@
-"""Augmentation of whole batches where the images are, each image with draws of its own.
+"""Batched augmentation on the batch's device, with independent draws for each image.
 
-Every draw is a function of the image's key (see `draws`), so that the same image in the same epoch looks the same
-whatever batch, process or device it is in; where its pixels come from is in `geometry`. A GPU does everything to every
-image, which spares waiting for it; a CPU does to each image only what changes it.
+Every draw is a function of the image's key (see `draws`), so that an image in an epoch looks the same in any batch,
+process or device. `geometry` has the spatial operations. A GPU applies every operation to every image, which avoids
+synchronisation; a CPU applies an operation only to the images that it changes.
 """
 
 import copy
@@ -23,22 +23,22 @@ from .rand_augment import Step, erase_pixels
 
 
 class Mix(NamedTuple):
-    """How samples of a batch were mixed."""
+    """Partners and weights by which the samples of a batch were mixed."""
 
-    partner: Tensor  # B int64: the other one
-    share: Tensor  # B, of the sample itself, from 0 to 1
+    partner: Tensor  # B int64: index of the other sample
+    share: Tensor  # B: weight of the sample itself, from 0 to 1
 
 
-Follow = Callable[[Tensor, Mix | None], Tensor]  # what targets become where samples were mixed, or were not
+Follow = Callable[[Tensor, Mix | None], Tensor]  # maps targets to mixed targets
 
 
 def blend(values: Tensor, mix: Mix | None) -> Tensor:
-    """Return numbers, N, ..., mixed as the images were."""
+    """Mix values, N, ..., with the weights of the images."""
     return values if mix is None else torch.lerp(values[mix.partner], values, mix.share[:, None])
 
 
 def keep_targets(targets: Tensor, mix: Mix | None) -> Tensor:
-    """Leave targets as they are; a task that can mix its own has another way."""
+    """Return targets unchanged, for tasks that do not mix targets."""
     if mix is not None:
         raise ConfigError(
             "augment.mixup or augment.cutmix was asked for and this task's targets cannot be mixed; set both to 0"
@@ -47,7 +47,7 @@ def keep_targets(targets: Tensor, mix: Mix | None) -> Tensor:
 
 
 class Augment:
-    """Turn bytes into training images, and move with them what a sample has besides; `targets` follow what is mixed."""
+    """Turn bytes into training images; masks and boxes follow the geometry, `targets` the mixing."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Augment:
         """Augment a batch.
 
         Args:
-            batch: `image`, uint8 B, C, H, W; `key`, int64 B, of a sample's draws; `target`, B, ...; `mask`, B, H, W,
+            batch: `image`, uint8 B, C, H, W; `key`, int64 B, the samples' keys; `target`, B, ...; `mask`, B, H, W,
                 and `boxes`, B, M, 4, if there are any.
             strong: False leaves out RandAugment, erasing and mixing.
 
         Returns:
-            The batch with normalised images, B, C, img_size, img_size, what belongs to them moved alike, and `target`
-            as it is compared with; `truth` is the target as it was.
+            The batch with normalised images, B, C, img_size, img_size, transformed masks and boxes, and `target` as the
+            loss takes it; `truth` is the original target.
         """
         config = self.config
         pixels, draws = batch["image"], draw_uniforms(batch["key"])
@@ -129,16 +129,16 @@ class Augment:
         return {"image": images, **found}
 
     def geometry(self, draws: Tensor, *, width: int, operations: int, later: Sequence[Tensor]) -> Geometry:
-        """Draw where the pixels of a batch of images of some width come from."""
+        """Draw the geometry of a batch of images of the given width."""
         side = self.img_size
         return Geometry.draw(draws, self.config, width=width, side=side, operations=operations, later=later)
 
     def plain(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a batch with its images normalised and nothing else done to it."""
+        """Return a batch with normalised images and no augmentation."""
         return {**batch, "image": self.normalize(batch["image"])}
 
     def after_framing(self) -> "Augment":
-        """Return the augmentation of images that got their random crop when they were made square."""
+        """Return the augmentation for images that were already cropped at random by the framing."""
         if self.config.crop != "resized":
             return self
         other = copy.copy(self)
@@ -146,7 +146,7 @@ class Augment:
         return other
 
     def mix(self, images: Tensor, draws: Tensor) -> tuple[Tensor, Mix | None]:
-        """Mix each image with its neighbour in the batch, the first with the second, the third with the fourth."""
+        """Mix neighbouring images of the batch in pairs: first with second, third with fourth."""
         if self.mixup is None and self.cutmix is None:
             return images, None
         place = torch.arange(len(images), device=images.device)
@@ -155,7 +155,7 @@ class Augment:
         cut = draws[:, MIX + 1] < self.config.switch_prob
         if self.mixup is None or self.cutmix is None:
             cut = torch.full_like(cut, self.mixup is None)
-        share = torch.ones_like(draws[:, MIX])  # of the image itself
+        share = torch.ones_like(draws[:, MIX])  # weight of the image itself
         if self.mixup is not None:
             blend = torch.where(mixed & ~cut, look_up(self.mixup, draws[:, MIX + 2]), 1.0)
             images = change(images, blend < 1, partial(blend_in, images), partner, blend[:, None, None, None])
@@ -169,31 +169,31 @@ class Augment:
 
 
 def blend_in(batch: Tensor, images: Tensor, partner: Tensor, share: Tensor) -> Tensor:
-    """Return a share of the images and the rest of their partners in the batch."""
+    """Blend images with their partners in the batch (mixup)."""
     return torch.lerp(batch[partner], images, share)
 
 
 def paste_in(batch: Tensor, images: Tensor, partner: Tensor, inside: Tensor) -> Tensor:
-    """Return the images, inside of boxes their partners in the batch."""
+    """Paste boxes of the partners into images (CutMix)."""
     return torch.where(inside, batch[partner], images)
 
 
 class Normalize:
-    """Bring each channel to mean zero and deviation one."""
+    """Normalise each channel to zero mean and unit standard deviation."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], *, device: torch.device | str = "cpu") -> None:
         self.mean = torch.tensor(mean, device=device).view(-1, 1, 1)
         self.std = torch.tensor(std, device=device).view(-1, 1, 1)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Normalise B, C, H, W; bytes are taken as 0 to 255, floats as 0 to 1."""
+        """Normalise B, C, H, W: bytes from 0 to 255, or floats from 0 to 1."""
         if images.dtype == torch.uint8:
             images = images.float().div_(255)
         return (images - self.mean) / self.std
 
 
 def rand_colour(images: Tensor, draws: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
-    """Recolour images, B, C, H, W, from 0 to 1: those whose operation is one of colour."""
+    """Apply RandAugment's colour operations to images, B, C, H, W, from 0 to 1."""
     operation, strength, sign = (draw[:, None, None, None] for draw in rand_draws(draws, purpose, config))
     if images.device.type != "cpu":
         return recolour(images, operation, strength, sign, of=range(6, OPERATIONS)).clamp(0, 1)
@@ -207,7 +207,7 @@ def rand_colour(images: Tensor, draws: Tensor, purpose: int, config: AugmentConf
 
 
 def recolour(images: Tensor, operation: Tensor, strength: Tensor, sign: Tensor, *, of: Collection[int]) -> Tensor:
-    """Apply to each image its operation, if it is one `of` those given."""
+    """Apply each image's operation, if it is in `of`."""
     # Brightness, contrast, saturation and sharpness pull an image towards another one, or push it away.
     grey = luminance(images) if 7 in of or 8 in of else images
     other = torch.where(operation == 6, 0.0, images) if 6 in of else images
@@ -249,7 +249,7 @@ def jitter(images: Tensor, draws: Tensor, amount: float) -> Tensor:
 
 
 def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
-    """Paint a box of 2% to a third of the area in a random colour, in a share of the normalised images."""
+    """Random erasing: fill a box of 2% to 33% of the area with a random colour, in a share of normalised images."""
     area = 0.02 + draws[:, ERASE + 1] * (1 / 3 - 0.02)
     area = torch.where(draws[:, ERASE] < probability, area, 0.0)
     ratio = torch.exp((2 * draws[:, ERASE + 2] - 1) * math.log(1 / 0.3))
@@ -261,13 +261,13 @@ def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
 def boxes(
     draws: Tensor, purpose: int, height: Tensor, width: Tensor, size: Sequence[int], *, whole: bool = False
 ) -> Tensor:
-    """Return which pixels lie in a random box of each image, bool, B, H, W.
+    """Return a mask of a random box in each image, bool, B, H, W.
 
     Args:
         draws: the images' draws, B, PURPOSES.
-        purpose: of the first of two draws.
-        height: of the box, in heights of the image.
-        width: of the box, in widths of the image.
+        purpose: index of the first of two draws.
+        height: height of the box, as a fraction of the image's.
+        width: width of the box, as a fraction of the image's.
         size: the image's height and width in pixels.
         whole: keep the box within the image; else its centre may be anywhere.
     """
@@ -283,8 +283,8 @@ def boxes(
 
 
 def beta_quantiles(alpha: float, knots: int = 1025) -> Tensor:
-    """Return quantiles of Beta(alpha, alpha) at evenly spaced shares, for `look_up`."""
-    from scipy.special import betaincinv  # scipy takes a moment to import
+    """Return quantiles of Beta(alpha, alpha) at evenly spaced probabilities, for `look_up`."""
+    from scipy.special import betaincinv  # slow to import
 
     if alpha < 0:
         raise ValueError(f"alpha = {alpha} was given for mixing images; it must be positive, or 0 for none")
@@ -292,7 +292,7 @@ def beta_quantiles(alpha: float, knots: int = 1025) -> Tensor:
 
 
 def look_up(table: Tensor, share: Tensor) -> Tensor:
-    """Return the quantile at a share from 0 to 1, between the table's knots linearly."""
+    """Return the quantile at a probability from 0 to 1, by linear interpolation of the table."""
     place = share * (len(table) - 1)
     below = place.long().clamp(max=len(table) - 2)
     return torch.lerp(table[below], table[below + 1], place - below)

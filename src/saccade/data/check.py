@@ -1,4 +1,4 @@
-"""Look at every image of a set and report what would spoil training: damage, wrong names, duplicates, leaks."""
+"""Scan every image of a dataset and report problems: damage, wrong names, duplicates, leaks."""
 
 import hashlib
 from collections import Counter
@@ -19,8 +19,8 @@ from .table import ReadTargets, read_classes
 FAULTS = (
     "missing", "unreadable", "truncated", "misnamed", "huge", "range", "mask", "unknown", "size", "box",
     "doubled", "no objects", "dim", "tiny",
-)  # of an image by itself  # fmt: skip
-MILD = ("no objects",)  # may be as it should
+)  # problems of a single image  # fmt: skip
+MILD = ("no objects",)  # may be intended
 KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")
 SMALL_CLASS = 10
 CHUNK = 32
@@ -28,31 +28,31 @@ CHUNK = 32
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with an image."""
+    """A problem of an image."""
 
     kind: str  # one of KINDS
     name: str  # the image
-    reason: str  # what is wrong, in plain words
-    serious: bool  # whether it spoils training or its result; otherwise it is worth a look
+    reason: str  # as shown to the user
+    serious: bool  # whether it harms training or its result
 
 
 @dataclass(frozen=True)
 class DataReport:
-    """What was found in a set.
+    """Result of scanning a dataset.
 
     Args:
-        name: of the set.
-        task: that its targets are for.
-        noun: what the outputs of that task are called.
-        counted: what is counted of each: images, or pixels.
-        images: how many there are in each split.
-        classes: how many training images, or pixels of them, each class has.
-        imbalance: the largest class over the smallest.
+        name: name of the dataset.
+        task: name of the task.
+        noun: the word for the task's outputs, such as "class".
+        counted: unit of `classes`: images, or pixels.
+        images: number of images in each split.
+        classes: training images, or their pixels, of each class.
+        imbalance: size of the largest class divided by that of the smallest.
         small_classes: classes with fewer than ten training images.
-        traits: how many images are grey, CMYK, 16-bit, transparent, animated or turned; all of these are read.
+        traits: number of grey, CMYK, 16-bit, transparent, animated and rotated images; all of these can be read.
         sides: the shortest and the longest side of all images.
-        findings: what is wrong.
-        notes: remarks of opening the set.
+        findings: the problems.
+        notes: remarks made while the dataset was opened.
     """
 
     name: str
@@ -74,7 +74,7 @@ class DataReport:
         return not any(finding.serious for finding in self.findings)
 
     def counts(self) -> dict[str, int]:
-        """Return how many findings there are of each kind."""
+        """Return the number of findings of each kind."""
         found = Counter(finding.kind for finding in self.findings)
         return {kind: found[kind] for kind in KINDS if found[kind]}
 
@@ -84,25 +84,25 @@ class DataReport:
 
 
 def check_data(spec: str = "", **options: Any) -> DataReport:
-    """Read every image of a set once and report on it.
+    """Scan a dataset and return the report.
 
     Args:
         spec: as `open_data` takes it.
-        options: of `look_through`.
+        options: arguments of `scan_dataset`.
     """
-    return look_through(spec, **options).report
+    return scan_dataset(spec, **options).report
 
 
 @dataclass(frozen=True)
-class LookedThrough:
-    """A set whose images have all been looked at."""
+class ScannedDataset:
+    """A dataset with the scans of all of its images."""
 
     report: DataReport
     splits: dict[str, Source]
-    looks: "list[Look]"
+    scans: "list[ImageScan]"
 
 
-def look_through(
+def scan_dataset(
     spec: str = "",
     *,
     val: str | None = None,
@@ -113,40 +113,40 @@ def look_through(
     read_targets: ReadTargets = read_classes,
     columns: Mapping[str, str] | None = None,
     task: str | None = None,
-) -> LookedThrough:
-    """Read every image of a set once.
+) -> ScannedDataset:
+    """Read every image of a dataset once.
 
     Args:
         spec: as `open_data` takes it.
         val: as `open_data` takes it.
-        min_side: an image with a shorter side is tiny.
-        max_pixels: an image with more is huge and not decoded.
-        workers: how many threads read.
-        progress: called with how many images are done and how many there are.
-        read_targets: what the task makes of a list's columns; by default one class a sample.
-        columns: of a list, which are read as what.
-        task: that the samples are for, where a folder can be read for several.
+        min_side: images with a shorter side are reported as tiny.
+        max_pixels: larger images are reported as huge and not decoded.
+        workers: number of reading threads.
+        progress: called with the number of images done and the total.
+        read_targets: function that makes targets of a list's columns; by default one class a sample.
+        columns: column names by role, see `open_data`.
+        task: task to read the samples for, where a folder fits several.
     """
     data = open_data(spec, val=val, read_targets=read_targets, columns=columns, task=task)
     train = data.train.indexed() if isinstance(data.train, Stream) else data.train
     splits = {"train": train, "val": data.val}
-    looks: list[Look] = []
+    scans: list[ImageScan] = []
     total = len(train) + len(data.val)
-    for look in _look_at_all(splits, max_pixels=max_pixels, workers=workers):
-        looks.append(look)
-        if progress is not None and (len(looks) % CHUNK == 0 or len(looks) == total):
-            progress(len(looks), total)
-    return LookedThrough(_report(data, splits, looks, min_side), splits, looks)
+    for scan in _scan_all(splits, max_pixels=max_pixels, workers=workers):
+        scans.append(scan)
+        if progress is not None and (len(scans) % CHUNK == 0 or len(scans) == total):
+            progress(len(scans), total)
+    return ScannedDataset(_report(data, splits, scans, min_side), splits, scans)
 
 
-def _report(data: Data, splits: dict[str, Source], looks: "list[Look]", min_side: int) -> DataReport:
-    """Return what was found in a set whose images have been looked at."""
+def _report(data: Data, splits: dict[str, Source], scans: "list[ImageScan]", min_side: int) -> DataReport:
+    """Return the report of scanned images."""
     train = splits["train"]
     findings = [_bad(bad) for source in splits.values() for bad in source.lost]
-    findings += [finding for look in looks for finding in _single(look, splits, min_side)]
-    findings += _repeated(looks, splits)
+    findings += [finding for scan in scans for finding in _single(scan, splits, min_side)]
+    findings += _repeated(scans, splits)
     counts = train.targets.balance()
-    sides = [side for look in looks for side in look.shape[:2]]
+    sides = [side for scan in scans for side in scan.shape[:2]]
     return DataReport(
         name=data.name,
         task=train.task,
@@ -156,15 +156,15 @@ def _report(data: Data, splits: dict[str, Source], looks: "list[Look]", min_side
         classes={name: int(count) for name, count in zip(data.outputs, counts, strict=True)},
         imbalance=float(counts.max() / max(counts.min(), 1)),
         small_classes=tuple(name for name, n in zip(data.outputs, counts, strict=True) if n < SMALL_CLASS),
-        traits=_traits(looks),
+        traits=_traits(scans),
         sides=(min(sides, default=0), max(sides, default=0)),
         findings=tuple(sorted(findings, key=lambda finding: (KINDS.index(finding.kind), finding.name))),
-        notes=(*data.notes, *_range(looks)),
+        notes=(*data.notes, *_range(scans)),
     )
 
 
-class Look(NamedTuple):
-    """What one image turned out to be."""
+class ImageScan(NamedTuple):
+    """Result of reading one image."""
 
     split: str
     number: int
@@ -173,22 +173,22 @@ class Look(NamedTuple):
     header: Header | None
     bad: BadSample | None
     highest: int = 0  # of the pixels
-    wrong: tuple[BadSample, ...] = ()  # with what is told of it
+    wrong: tuple[BadSample, ...] = ()  # problems of its target
 
 
-def _look_at_all(splits: dict[str, Source], *, max_pixels: int, workers: int) -> Iterator[Look]:
-    def look_at(job: tuple[str, int]) -> list[Look]:
+def _scan_all(splits: dict[str, Source], *, max_pixels: int, workers: int) -> Iterator[ImageScan]:
+    def scan_chunk(job: tuple[str, int]) -> list[ImageScan]:
         split, start = job
         stop = min(start + CHUNK, len(splits[split]))
-        return [_look(split, splits[split], index, max_pixels) for index in range(start, stop)]
+        return [_scan(split, splits[split], index, max_pixels) for index in range(start, stop)]
 
     jobs = [(split, start) for split, source in splits.items() for start in range(0, len(source), CHUNK)]
     with ThreadPoolExecutor(workers) as pool:
-        for looks in pool.map(look_at, jobs):
-            yield from looks
+        for scans in pool.map(scan_chunk, jobs):
+            yield from scans
 
 
-def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
+def _scan(split: str, source: Source, index: int, max_pixels: int) -> ImageScan:
     name, about = source.name(index), None
     try:
         raw = source.raw(index)
@@ -198,11 +198,11 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
             about = header(raw, name=name, max_pixels=max_pixels)
             image = decode(raw, name=name, max_pixels=max_pixels)
     except BadSample as bad:
-        return Look(split, index, (), b"", about, bad)
+        return ImageScan(split, index, (), b"", about, bad)
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(image).data)
     wrong = tuple(source.targets.problems(index, (image.shape[0], image.shape[1])))
-    return Look(split, index, image.shape, digest.digest(), about, None, int(image.max(initial=0)), wrong)
+    return ImageScan(split, index, image.shape, digest.digest(), about, None, int(image.max(initial=0)), wrong)
 
 
 def _bad(bad: BadSample) -> Finding:
@@ -210,61 +210,61 @@ def _bad(bad: BadSample) -> Finding:
     return Finding(kind, bad.name, bad.reason, serious=kind not in MILD)
 
 
-def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Finding]:
-    """Yield what is wrong with an image by itself."""
-    if look.bad is not None:
-        yield _bad(look.bad)
+def _single(scan: ImageScan, splits: dict[str, Source], min_side: int) -> Iterator[Finding]:
+    """Yield the problems of a single image."""
+    if scan.bad is not None:
+        yield _bad(scan.bad)
         return
-    yield from map(_bad, look.wrong)
-    name = splits[look.split].name(look.number)
+    yield from map(_bad, scan.wrong)
+    name = splits[scan.split].name(scan.number)
     named = EXTENSIONS.get(Path(name).suffix.lower())
-    if look.header is not None and named is not None and named != look.header.format:
-        reason = f"it is named {Path(name).suffix} but is {look.header.format}; it can be read"
+    if scan.header is not None and named is not None and named != scan.header.format:
+        reason = f"it is named {Path(name).suffix} but is {scan.header.format}; it can be read"
         yield Finding("misnamed", name, reason, serious=False)
-    if look.header is not None and look.header.sixteen_bit and look.highest < DIM:
-        reason = f"its 16-bit values go no higher than {256 * look.highest + 255} of 65535; it is read, but dark"
+    if scan.header is not None and scan.header.sixteen_bit and scan.highest < DIM:
+        reason = f"its 16-bit values go no higher than {256 * scan.highest + 255} of 65535; it is read, but dark"
         yield Finding("dim", name, reason, serious=False)
-    if min(look.shape[:2]) < min_side:
-        yield Finding("tiny", name, f"it is {look.shape[1]} x {look.shape[0]} pixels", serious=False)
+    if min(scan.shape[:2]) < min_side:
+        yield Finding("tiny", name, f"it is {scan.shape[1]} x {scan.shape[0]} pixels", serious=False)
 
 
-def same_pixels(looks: "list[Look]") -> "list[list[Look]]":
-    """Return the images whose pixels occur more than once, those of the same pixels together."""
-    groups: dict[bytes, list[Look]] = {}
-    for look in looks:
-        if look.digest:
-            groups.setdefault(look.digest, []).append(look)
+def same_pixels(scans: "list[ImageScan]") -> "list[list[ImageScan]]":
+    """Return groups of images with identical pixels."""
+    groups: dict[bytes, list[ImageScan]] = {}
+    for scan in scans:
+        if scan.digest:
+            groups.setdefault(scan.digest, []).append(scan)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]:
-    """Yield images whose pixels occur more than once."""
-    for group in same_pixels(looks):
-        names = [splits[look.split].name(look.number) for look in group]
-        labels = {splits[look.split].targets.describe(look.number) for look in group}
+def _repeated(scans: list[ImageScan], splits: dict[str, Source]) -> Iterator[Finding]:
+    """Yield findings on duplicate images."""
+    for group in same_pixels(scans):
+        names = [splits[scan.split].name(scan.number) for scan in group]
+        labels = {splits[scan.split].targets.describe(scan.number) for scan in group}
         same = f"the same image: {', '.join(names[1:])}"
         if len(labels) > 1:
             classes = ", ".join(sorted(labels))
             yield Finding("two labels", names[0], f"{same}; their classes are {classes}", serious=True)
-        if len({look.split for look in group}) > 1:
+        if len({scan.split for scan in group}) > 1:
             yield Finding("in both splits", names[0], f"{same}; some train and some validate", serious=True)
         elif len(labels) == 1:
             yield Finding("duplicate", names[0], same, serious=False)
 
 
-def _range(looks: list[Look]) -> Iterator[str]:
-    """Yield a remark on how bright images of 16 bits are."""
-    deep = [look.highest for look in looks if look.bad is None and look.header is not None and look.header.sixteen_bit]
+def _range(scans: list[ImageScan]) -> Iterator[str]:
+    """Yield a remark on the brightness of 16-bit images."""
+    deep = [scan.highest for scan in scans if scan.bad is None and scan.header is not None and scan.header.sixteen_bit]
     if deep:
         low, high = 256 * min(deep) + 255, 256 * max(deep) + 255
         yield f"the highest value of {count_of(len(deep), 'image')} of 16 bits is from {low} to {high} of 65535"
 
 
-def _traits(looks: list[Look]) -> dict[str, int]:
+def _traits(scans: list[ImageScan]) -> dict[str, int]:
     found: Counter[str] = Counter()
-    for look in looks:
-        about = look.header
-        found["grey"] += look.shape[2:] == (1,) or (about is not None and about.mode in ("1", "L", "LA", "I;16", "I"))
+    for scan in scans:
+        about = scan.header
+        found["grey"] += scan.shape[2:] == (1,) or (about is not None and about.mode in ("1", "L", "LA", "I;16", "I"))
         if about is not None:
             found["cmyk"] += about.mode == "CMYK"
             found["sixteen_bit"] += about.sixteen_bit

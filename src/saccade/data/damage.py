@@ -1,4 +1,4 @@
-"""Tell damaged files that their decoders take for whole, where that is certain and costs little."""
+"""Cheap and certain checks for damaged image files that decoders accept."""
 
 import io
 import struct
@@ -10,13 +10,13 @@ import numpy as np
 from PIL import Image
 
 PIECE = 1 << 20
-STRIP = 1 << 22  # pixels that are compared at a time
+STRIP = 1 << 22  # pixels compared at a time
 EOI = b"\xff\xd9"
-MORE = b"\xa5\x3c\x96\x69" * 16  # entropy-coded data of no meaning, without markers
+MORE = b"\xa5\x3c\x96\x69" * 16  # arbitrary entropy-coded data without markers
 
 
 def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = None) -> tuple[str, str] | None:
-    """Say in plain words, and in one, what is wrong with the file of a decoded image; None if nothing is known."""
+    """Return the reason and the kind of damage of a decoded image's file; None if none is known."""
     if image.format == "PNG":
         return (
             None if _png_sums_hold(file) else ("the file is damaged (the checksum of its pixels is wrong)", "damaged")
@@ -29,13 +29,13 @@ def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = No
 
 
 def _png_sums_hold(file: BinaryIO) -> bool:
-    """Check the sums of the chunks that hold pixels, which PIL does not."""
+    """Check the CRCs of pixel chunks, which PIL does not check."""
     position, in_pixels = 8, False
     while True:
         file.seek(position)
         head = file.read(8)
         if len(head) < 8:
-            return True  # decoding has not needed what is missing
+            return True  # the missing part was not needed for decoding
         length, kind = struct.unpack(">I4s", head)
         if kind != b"IDAT":
             if in_pixels or kind == b"IEND":
@@ -54,9 +54,9 @@ def _png_sums_hold(file: BinaryIO) -> bool:
 
 
 def _ends_in_zeros(file: BinaryIO) -> bool:
-    """Whether more than half of a lossy WebP's bytes are zeros at its end; of a whole one it is a fifth at most.
+    """Whether more than half of a lossy WebP are trailing zeros; an intact one has at most a fifth.
 
-    A lossless one may well end in zeros.
+    Lossless ones may end in zeros and are not checked.
     """
     file.seek(12)
     while len(head := file.read(8)) == 8:
@@ -74,12 +74,12 @@ def _ends_in_zeros(file: BinaryIO) -> bool:
 
 
 def _ends_grey(image: Image.Image) -> bool:
-    """Whether the last pixel is of the grey that the decoder leaves where it has no data; few others are."""
+    """Whether the last pixel has the grey that the decoder fills in for missing data."""
     return image.getpixel((image.width - 1, image.height - 1)) in (128, (128, 128, 128))
 
 
 def _takes_more(file: BinaryIO, image: Image.Image, at_least: int | None) -> bool:
-    """Whether data put before the end mark change the image: a decoder that has had all of it takes no more."""
+    """Whether data inserted before the end marker change the image, which happens only if the file is truncated."""
     file.seek(0)
     data = file.read()
     end = data.rfind(EOI)
@@ -94,7 +94,7 @@ def _takes_more(file: BinaryIO, image: Image.Image, at_least: int | None) -> boo
 
 
 def _strips(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the boxes of parts of an image that take little memory."""
+    """Yield boxes of horizontal strips that take little memory."""
     rows = max(STRIP // image.width, 1)
     for top in range(0, image.height, rows):
         yield 0, top, image.width, min(top + rows, image.height)

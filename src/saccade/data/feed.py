@@ -1,4 +1,4 @@
-"""What hands a training loop its batches: as little as possible from the host, the rest made on the device."""
+"""Feeds give the training loop its batches; augmentation runs on the device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -10,34 +10,34 @@ from torch import Tensor
 from .draws import Order, key
 from .image import Fault
 
-SAMPLES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
+SAMPLES = 0x91C7  # separates draws for samples from others of the same seed and epoch
 
-Batch = dict[str, Tensor]  # one process's part of a batch on the device, by name; samples on the first axis of each
+Batch = dict[str, Tensor]  # tensors by name, samples on the first axis
 
 
 class Expand(Protocol):
-    """What makes a training batch of one as it was read: augmentation, for images."""
+    """Turns a batch as read into a training batch: augmentation, for images."""
 
     def __call__(self, batch: Batch, *, strong: bool) -> Batch:
-        """Return the batch that is trained on."""
+        """Return the augmented batch."""
 
     def plain(self, batch: Batch) -> Batch:
-        """Return the batch as a model is asked about it, nothing left to chance."""
+        """Return the batch for validation, without randomness."""
 
     def after_framing(self) -> Any:
-        """Return the same for samples whose random crop was done when they were read."""
+        """Return the expansion for samples that were cropped at random when they were read."""
 
 
 class Feed(ABC):
-    """Training batches of a set, as functions of seed, epoch and step.
+    """Training batches of a dataset, as functions of seed, epoch and step.
 
     Attributes:
         steps: batches of an epoch.
-        names: of what a batch holds as it was read, in its order; known once a batch was.
-        order: of the samples; None for a stream, whose readers make it.
-        expand: makes of a batch as it was read what is trained on; on the device, without waiting for it.
-        bad: samples that could not be read so far, by name.
-        notes: what a user should know of how the samples are read.
+        names: keys of a batch as read; known after the first batch.
+        order: order of the samples; None for a stream, whose readers determine it.
+        expand: turns a batch as read into a training batch, on the device and without synchronisation.
+        bad: unreadable samples so far, by name.
+        notes: remarks for the log on how samples are read.
     """
 
     steps: int
@@ -51,23 +51,23 @@ class Feed(ABC):
 
     @abstractmethod
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch's steps from `start` on: of every sample its `key` and its parts."""
+        """Yield the batches of an epoch from step `start` on, with the random `key` of every sample."""
 
     def expand(self, batch: Batch, *, strong: bool) -> Batch:
-        """Return what is trained on; on the device, without waiting for it."""
+        """Return the training batch, computed on the device without synchronisation."""
         return self.expanding(batch, strong=strong)
 
     def _named(self, batch: Batch) -> Batch:
-        """Take note of what a batch holds; every one of a feed holds the same."""
+        """Record the batch's keys, which are the same for every batch of a feed."""
         self.names = tuple(batch)
         return batch
 
     def close(self) -> None:  # noqa: B027, most feeds have nothing to stop
-        """Stop what reads ahead."""
+        """Stop prefetching."""
 
 
 class ResidentFeed(Feed):
-    """A set that lies on the device as a whole, N, ... by name; a batch costs the host a few numbers."""
+    """A dataset that is on the device as a whole, N, ... by name; the host only sends indices."""
 
     order: Order
 
@@ -77,11 +77,11 @@ class ResidentFeed(Feed):
 
     @property
     def device(self) -> torch.device:
-        """Where the set lies."""
+        """The device that holds the dataset."""
         return next(iter(self.columns.values())).device
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """Yield places in the set and draws."""
+        """Yield indices and random keys."""
         index, copies = self.order.epoch(epoch)
         keys = sample_keys(self.order.seed, epoch, index, copies)
         index = self._readable(index, keys)
@@ -90,32 +90,32 @@ class ResidentFeed(Feed):
             yield self._named({"index": index[places], "key": keys[places]})
 
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the places with others instead of those that hold no sample."""
+        """Replace the indices of unreadable samples."""
         return index
 
     def expand(self, batch: Batch, *, strong: bool) -> Batch:
-        """Return what is trained on."""
+        """Return the training batch."""
         samples = {name: column[batch["index"]] for name, column in self.columns.items()}
         return super().expand({**samples, "key": batch["key"]}, strong=strong)
 
 
 def sample_keys(seed: int, epoch: int, index: Tensor, copies: Tensor) -> Tensor:
-    """Return the keys of samples' draws in an epoch, int64."""
+    """Return the random keys of samples in an epoch, int64."""
     return key(seed, epoch, SAMPLES, index, copies)
 
 
 def to_device(array: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on the device, copied while the host goes on where that is possible."""
+    """Return a tensor on the device, copied asynchronously where possible."""
     if device.type == "cuda" and not array.is_cuda:
         return array.pin_memory().to(device, non_blocking=True)
     return array.to(device)
 
 
-def samples_in(batch: Mapping[str, Tensor]) -> int:
-    """Return how many samples a batch has."""
+def batch_length(batch: Mapping[str, Tensor]) -> int:
+    """Return the number of samples of a batch."""
     return len(next(iter(batch.values())))
 
 
-def part_of(batch: Mapping[str, Tensor], part: slice) -> Batch:
-    """Return some of a batch's samples."""
+def slice_batch(batch: Mapping[str, Tensor], part: slice) -> Batch:
+    """Return a slice of a batch's samples."""
     return {name: value[part] for name, value in batch.items()}

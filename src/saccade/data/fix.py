@@ -1,4 +1,4 @@
-"""Write a clean copy of a set: what would spoil training left out, the source left as it is."""
+"""Write a clean copy of a dataset without the samples that harm training; the source is not changed."""
 
 import csv
 import shutil
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..support.files import whole_folder
-from .check import LookedThrough, same_pixels
+from .check import ScannedDataset, same_pixels
 from .lists import name_rows
 from .source import FileSource
 from .table import PATHS, read_columns, rename_columns
 
 LISTED = ("path", "reason")
-LEFT_OUT = "left_out.csv"  # in the copy: what was left out, and why
+LEFT_OUT = "left_out.csv"  # file in the copy that lists omitted samples and reasons
 
 
 @dataclass(frozen=True)
 class Fixed:
     """A clean copy."""
 
-    path: Path  # what `saccade train` takes: the folder, or the list in it
-    kept: int  # how many samples it has
-    left_out: tuple[tuple[str, str], ...]  # names of those it lacks, and why
+    path: Path  # data argument for `saccade train`: the folder, or the list in it
+    kept: int  # number of samples
+    left_out: tuple[tuple[str, str], ...]  # name and reason of each omitted sample
 
 
-def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
-    """Copy what is sound of a set of files into a folder that is not there yet; nothing is left half-written."""
+def write_clean(found: ScannedDataset, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
+    """Copy the sound samples of a dataset of files into a new folder, completely or not at all."""
     source = Path(spec).expanduser()
     splits = {split: one for split, one in found.splits.items() if isinstance(one, FileSource)}
     is_list = source.is_file() and source.suffix.lower() in (".csv", ".tsv", ".parquet")
@@ -59,37 +59,37 @@ def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str
     return Fixed(out / f"{source.stem}.csv" if is_list else out, kept, tuple(sorted(left)))
 
 
-def _dropped(found: LookedThrough) -> Iterator[tuple[tuple[str, int], str]]:
-    """Yield split and number of every sample that is left out, and why."""
-    for look in found.looks:
-        repaired = found.splits[look.split].targets.repaired
-        wrong = look.bad or next((bad for bad in look.wrong if bad.kind not in repaired), None)
+def _dropped(found: ScannedDataset) -> Iterator[tuple[tuple[str, int], str]]:
+    """Yield split, index and reason of every omitted sample."""
+    for scan in found.scans:
+        repaired = found.splits[scan.split].targets.repaired
+        wrong = scan.bad or next((bad for bad in scan.wrong if bad.kind not in repaired), None)
         if wrong is not None:
-            yield (look.split, look.number), wrong.reason
-    for group in same_pixels(found.looks):
-        labels = sorted({found.splits[look.split].targets.describe(look.number) for look in group})
-        held = [look for look in group if look.split == "val"]
+            yield (scan.split, scan.number), wrong.reason
+    for group in same_pixels(found.scans):
+        labels = sorted({found.splits[scan.split].targets.describe(scan.number) for scan in group})
+        held = [scan for scan in group if scan.split == "val"]
         keep = (held or group)[0]
         name = found.splits[keep.split].name(keep.number)
-        for look in group:
+        for scan in group:
             if len(labels) > 1:
-                yield (look.split, look.number), f"the same image has the labels {', '.join(labels)}"
-            elif look is not keep:
-                part = " among the validation images" if keep.split != look.split else ""
-                yield (look.split, look.number), f"it is the same image as {name}{part}"
+                yield (scan.split, scan.number), f"the same image has the labels {', '.join(labels)}"
+            elif scan is not keep:
+                part = " among the validation images" if keep.split != scan.split else ""
+                yield (scan.split, scan.number), f"it is the same image as {name}{part}"
 
 
 def _write_parts(
     out: Path,
-    found: LookedThrough,
+    found: ScannedDataset,
     splits: Mapping[str, FileSource],
     dropped: Mapping[tuple[str, int], str],
     places: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Write what targets say of the samples that are kept; yield what is left out of it, and what was lost before."""
+    """Write the targets of kept samples; yield what they omit, and what was lost before."""
     for split, source in splits.items():
-        looks = [look for look in found.looks if look.split == split and (split, look.number) not in dropped]
-        kept = [(look.number, places[source.names[look.number]], (look.shape[0], look.shape[1])) for look in looks]
+        looks = [scan for scan in found.scans if scan.split == split and (split, scan.number) not in dropped]
+        kept = [(scan.number, places[source.names[scan.number]], (scan.shape[0], scan.shape[1])) for scan in looks]
         yield from source.targets.write_part(out, split, kept)
         yield from ((bad.name, bad.reason) for bad in source.lost)
 
@@ -97,7 +97,7 @@ def _write_parts(
 def _write_list(
     out: Path, path: Path, given: Mapping[str, str], kept: Mapping[str, list[str]], places: Mapping[str, str]
 ) -> None:
-    """Write the rows of a list whose images are kept, with the paths they have in the copy, and copy their masks."""
+    """Write the list's rows of kept images, with their paths in the copy, and copy their masks."""
     columns = rename_columns(path, read_columns(path) or {}, given)
     names, roles, _, _ = name_rows(path, columns)
     has_splits = len(set(roles)) > 1
@@ -123,7 +123,7 @@ def _write_list(
 
 
 def _places(names: list[str]) -> dict[str, str]:
-    """Return where files of a set lie in the copy: those from elsewhere without what leads out, each at its own."""
+    """Return a distinct path in the copy for each file; parts that lead out of the folder are removed."""
     places: dict[str, str] = {}
     taken: set[str] = set()
     for name in dict.fromkeys(names):
@@ -139,13 +139,13 @@ def _places(names: list[str]) -> dict[str, str]:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file as it is; hard links would let a change of the copy reach the source."""
+    """Copy a file; with hard links, editing the copy would change the source."""
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(path, to)
 
 
 def _require_new(out: Path, source: Path) -> None:
-    """Refuse a folder that is there, or that lies in a folder of images; a list names its own one by one."""
+    """Refuse a folder that exists or is inside an image folder."""
     if out.exists():
         raise ValueError(f"{out} is there; name a folder that is not, so that nothing is overwritten")
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):

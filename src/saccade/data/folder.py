@@ -1,4 +1,4 @@
-"""A folder of class folders, with or without folders for training and validation above them."""
+"""Image folders: one folder a class, optionally inside split folders."""
 
 import os
 import unicodedata
@@ -16,7 +16,7 @@ from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits
 from .split import TEST, TRAIN, VAL, abbreviate, choose_split
 
-LINKS = 5  # that the notes name
+LINKS = 5  # links that notes list
 
 
 @register_reader("folder")
@@ -26,23 +26,23 @@ class FolderReader:
     rank = 90
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return path.is_dir()
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
+        """Open the dataset."""
         return open_folder(path)
 
 
 def open_folder(root: Path) -> Splits:
-    """List a folder of class folders; no image is opened.
+    """Open a folder of class folders; no image is read.
 
     Args:
         root: holds `class/*.jpg`, or `train/class/*.jpg` and `val/class/*.jpg`; class folders may hold folders.
     """
     folders = _folders(root)
     roles, notes = choose_split(folders)
-    if roles and not _folders(root / roles["train"]):  # images of trains
+    if roles and not _folders(root / roles["train"]):  # a class "train", not a split
         roles, notes = {}, ()
     if not roles:
         if folders and all(name.lower() in TRAIN + VAL + TEST for name in folders):
@@ -63,7 +63,7 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     names: list[str] = []
     labels: list[int] = []
     found: dict[str, list[str]] = {}
-    others = Others()
+    others = SkippedFiles()
     for name in _folders(folder):
         _require_text(folder, name)
         # One spelling of an accented letter, whichever the file system returns.
@@ -81,17 +81,17 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
         raise ValueError(_nothing(folder, classes_seen=empty))
     notes = [f"class folders without images, left out: {abbreviate(empty)} in {folder.name}"] if empty else []
     notes += others.notes(folder)
-    loose = sum(1 for _ in _image_files(folder, Others(), deep=False))
+    loose = sum(1 for _ in _image_files(folder, SkippedFiles(), deep=False))
     if loose:
         notes.append(f"directly in {folder.name}, in no class folder, left out: {count_of(loose, 'image')}")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
 
 
 @dataclass
-class Others:
-    """What is in class folders beside images that lie there, for the notes."""
+class SkippedFiles:
+    """Files in class folders that are not read, for the notes."""
 
-    kinds: Counter[str] = field(default_factory=Counter)  # extensions of files that are no images, counted
+    kinds: Counter[str] = field(default_factory=Counter)  # number of other files by extension
     # pipes, devices and sockets named like images, counted by class folder
     odd: Counter[str] = field(default_factory=Counter)
     # links that leave their class folder, and where they lead
@@ -99,7 +99,7 @@ class Others:
     denied: list[str] = field(default_factory=list)  # folders that may not be read
 
     def notes(self, folder: Path) -> list[str]:
-        """Return what is worth saying; names are told from a folder of class folders on."""
+        """Return remarks; names are relative to the given folder."""
         notes = []
         if self.kinds:
             most = sorted(self.kinds, key=lambda kind: (-self.kinds[kind], kind))[:5]
@@ -137,13 +137,13 @@ def _folders(folder: Path) -> list[str]:
         ) from None
 
 
-def _image_files(folder: Path, others: Others, *, deep: bool = True) -> Iterator[str]:
+def _image_files(folder: Path, others: SkippedFiles, *, deep: bool = True) -> Iterator[str]:
     """Yield the paths of images below a folder, by their extensions.
 
     Args:
-        folder: where to look; folders that are linked into it belong to it, each once.
-        others: takes note of other files and of links.
-        deep: whether to look into the folders inside.
+        folder: folder to list; linked folders are followed, each once.
+        others: records other files and links.
+        deep: whether to list subfolders.
     """
     seen: set[str] = set()
     own = os.path.realpath(folder)
@@ -189,7 +189,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _is_odd(entry: "os.DirEntry[str]") -> bool:
-    """Whether something is neither a regular file nor a link that leads nowhere, which reading tells."""
+    """Whether an entry is neither a regular file nor a broken link (reading reports the latter)."""
     try:
         return not entry.is_file() and os.path.exists(entry.path)
     except OSError:  # links in a circle
@@ -201,7 +201,7 @@ def _inside(path: str, folder: str) -> bool:
 
 
 def _require_text(folder: Path, name: str) -> None:
-    """Refuse the folder of a class whose name is no text: it could not be written into a run, a report or an answer."""
+    """Refuse a class folder whose name is not valid Unicode, which could not be written to runs and reports."""
     if _printed(name) != name:
         raise ValueError(
             f"{folder} has a class folder whose name is not UTF-8: {_printed(name)}; rename it, for example by "
@@ -214,7 +214,7 @@ def _printed(name: str) -> str:
 
 
 def _camera(kinds: list[str]) -> bool:
-    """Whether there are files of telephones and cameras that are not read."""
+    """Whether there are phone or camera files that cannot be read, such as HEIC."""
     return bool({".heic", ".heif", ".avif", ".dng", ".cr2", ".nef", ".arw"} & set(kinds))
 
 

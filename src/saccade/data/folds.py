@@ -1,4 +1,4 @@
-"""Parts of a set to validate on in turn: alike in their classes, and never with one group on two sides."""
+"""Stratified cross-validation folds that never split a group."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from .split import abbreviate, identity
 
 
 def choose_folds(source: Source, groups: Sequence[str] | None, *, folds: int, seed: int) -> np.ndarray:
-    """Return the fold of every sample, N int64 from 0 on; it depends on names and groups, not on their order.
+    """Return the fold of every sample, N int64; it depends on names and groups, not on their order.
 
-    What belongs together (a group; without groups, entries of one name) is dealt out whole, the largest first, each to
-    the fold that has least of its classes so far.
+    Groups (without groups, entries of the same name) are assigned whole, the largest first, each to the fold that has
+    the fewest samples of its classes so far.
     """
     names = groups if groups is not None else [source.held_by(index) for index in range(len(source))]
     keys = np.array([identity(name, seed) for name in names], dtype=np.int64)
@@ -39,7 +39,7 @@ def choose_folds(source: Source, groups: Sequence[str] | None, *, folds: int, se
 def fold_notes(
     source: Source, chosen: np.ndarray, groups: Sequence[str] | None, *, fold: int, unused: Source | None
 ) -> list[str]:
-    """Return what the log should say about a fold."""
+    """Return remarks on a fold."""
     folds = int(chosen.max()) + 1
     together = f" in {len(set(groups))} groups (not split)" if groups is not None else ""
     count = int((chosen == fold).sum())

@@ -1,4 +1,4 @@
-"""How a sample of any size becomes a square one: decoded on the host, image, mask and boxes by the same frame."""
+"""Framing: crop or letterbox samples of any size to a square on the host, masks and boxes alike."""
 
 import math
 from collections.abc import Mapping
@@ -18,50 +18,50 @@ from .source import Sample
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 NEVER_SMALLER = 2**30
-GREY = 128  # around an image that does not fill its square
-Encoded = dict[str, Tensor]  # a sample as a batch holds it, without the batch's dimension
+GREY = 128  # letterbox padding
+Encoded = dict[str, Tensor]  # an encoded sample, without a batch dimension
 
 
 class Encoder(Protocol):
-    """What makes tensors of samples and a batch of these, in the processes that read."""
+    """Turns samples into tensors and collates batches, in the reading processes."""
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
-        """Return a sample as tensors; `word` is the key of its draws."""
+        """Return a sample as tensors; `word` is its random key."""
 
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
-        """Return samples as a batch."""
+        """Collate samples into a batch."""
 
 
 @dataclass(frozen=True)
 class Framing:
-    """How an image of any size becomes a square one."""
+    """Crop or letterbox images of any size to a square."""
 
     img_size: int  # side of the square
-    config: AugmentConfig | None = None  # the random crops of training; None takes the middle
-    # side the shorter one is brought to before the middle is taken, where that leaves enough pixels
+    config: AugmentConfig | None = None  # random crops of training; None: centre crop
+    # length that the shorter side is resized to before the centre crop
     shorter: int | None = None
-    channels: int = 3  # 3, or 1 to make images grey
-    fit: bool = False  # show all of an image, the rest of the square grey, and say nothing of it in a mask
+    channels: int = 3  # 3, or 1 for grey images
+    fit: bool = False  # letterbox the whole image; padding is ignored in masks
 
     @property
     def least(self) -> int:
-        """Short side, in pixels, from which on a larger image shows no more: no crop has then to be enlarged.
+        """Shortest side, in pixels, that images may be decoded at without upsampling any crop.
 
-        The middle is always made smaller; twice its side lets the resampling, not the decoder, choose what is kept.
+        For centre crops this is twice the side, so that resampling rather than the decoder determines quality.
         """
         if self.fit:
-            return NEVER_SMALLER  # than its mask
+            return NEVER_SMALLER  # masks have the image's full size
         if self.config is None or self.config.crop != "resized":
             return 2 * (self.shorter or self.img_size)
         narrowest = min(self.config.ratio[0], 1 / self.config.ratio[1], 1.0)
         return math.ceil(self.img_size / math.sqrt(max(self.config.scale[0] * narrowest, 1e-6)))
 
     def __call__(self, image: np.ndarray, word: int = 0) -> Tensor:
-        """Return an image, H, W, C, as uint8 C, img_size, img_size; `word` is the key of its draws."""
+        """Frame an image, H, W, C, as uint8 C, img_size, img_size; `word` is its random key."""
         return self.image(image, self.box(image.shape[0], image.shape[1], word))
 
     def box(self, height: int, width: int, word: int = 0) -> Box:
-        """Return the part of an image that fills the square; it reaches beyond an image that is fitted in."""
+        """Return the box of the image that the square shows; with letterboxing it extends beyond the image."""
         if self.fit:
             left, top, wide, high = fitted(height, width, self.img_size)
             across, down = width / wide, height / high
@@ -71,7 +71,7 @@ class Framing:
         return middle_box(height, width, self.img_size, self.shorter or self.img_size)
 
     def image(self, pixels: np.ndarray, box: Box) -> Tensor:
-        """Return a part of an image, H, W, C, as uint8 C, img_size, img_size."""
+        """Crop and resize an image, H, W, C, to uint8 C, img_size, img_size."""
         channels = pixels.shape[2]
         image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
         if self.fit:
@@ -86,7 +86,7 @@ class Framing:
         return torch.from_numpy(np.array(array[None] if array.ndim == 2 else array.transpose(2, 0, 1)))
 
     def mask(self, mask: np.ndarray, box: Box) -> np.ndarray:
-        """Return the same part of a mask, H, W or layers, H, W, to the nearest pixel, int64."""
+        """Crop and resize a mask, H, W or layers, H, W, by nearest neighbour, to int64."""
         if mask.ndim == 3:
             return np.stack([self.mask(layer, box) for layer in mask])
         image = Image.fromarray(mask.astype(np.int32))  # PIL's mode I
@@ -105,7 +105,7 @@ class Framing:
         return square
 
     def boxes(self, boxes: np.ndarray, box: Box) -> np.ndarray:
-        """Return boxes, M, 4, of the whole image in pixels of the square, cut at its border."""
+        """Transform boxes, M, 4, of the image to pixels of the square, clipped at its border."""
         left, top, right, bottom = box
         scale = np.array([right - left, bottom - top] * 2) / self.img_size
         moved = (np.asarray(boxes, dtype=np.float64).reshape(-1, 4) - np.array([left, top] * 2)) / scale
@@ -114,7 +114,7 @@ class Framing:
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Samples with an image: framed, with what the target has of `mask` and `boxes` by the same frame."""
+    """Frames images, and the target's `mask` and `boxes` alike."""
 
     framing: Framing
 
@@ -132,14 +132,14 @@ class ImageEncoder:
         return found
 
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
-        """Return samples as a batch: each part stacked, so that all have to be of one shape."""
+        """Stack samples, which have equal shapes, into a batch."""
         return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 def resample(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
-    """Return a part of an image in another size: rows first, then columns, as exported graphs do it.
+    """Crop and resize an image: rows first, then columns, as exported graphs do.
 
-    Pillow left alone begins with either, by its version and the image's shape, and rounds to bytes in between.
+    Pillow's own order depends on its version and the image's shape, and it rounds to bytes in between.
     """
     left, top, right, bottom = box
     rows = image.resize((size[0], image.height), Image.Resampling.BICUBIC, box=(left, 0, right, image.height))
@@ -147,21 +147,21 @@ def resample(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image
 
 
 def fitted(height: int, width: int, side: int) -> tuple[int, int, int, int]:
-    """Return left, top, width and height of an image that is shown as a whole in the middle of a square."""
+    """Return left, top, width and height of a letterboxed image inside its square."""
     scale = side / max(height, width)
     wide, high = max(round(width * scale), 1), max(round(height * scale), 1)
     return (side - wide) // 2, (side - high) // 2, wide, high
 
 
 def unfit(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return what a fitted square, S, S, says of an image of some height and width, to the nearest pixel."""
+    """Undo letterboxing of a mask, S, S, by nearest neighbour, to the image's height and width."""
     left, top, wide, high = fitted(*size, mask.shape[0])
     inside = Image.fromarray(np.ascontiguousarray(mask[top : top + high, left : left + wide]).astype(np.int32))
     return np.asarray(inside.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
 
 
 def random_box(height: int, width: int, word: int, config: AugmentConfig) -> Box:
-    """Return a random part of an image, of random area and shape."""
+    """Return a random box of random area and aspect ratio."""
     low, high = config.scale
     area = (low + uniform(word, AREA) * (high - low)) * height * width
     narrow, wide = (math.log(side) for side in config.ratio)
@@ -172,10 +172,9 @@ def random_box(height: int, width: int, word: int, config: AugmentConfig) -> Box
 
 
 def middle_box(height: int, width: int, img_size: int, shorter: int) -> Box:
-    """Return the square in the middle of an image that fills `img_size` pixels where its short side fills `shorter`.
+    """Return the centre crop of `img_size` pixels of an image resized to a short side of `shorter`.
 
-    Only what there is to spare is cut off: an image of the asked size, or a smaller one, is taken to its border, and no
-    larger one is cut to fewer pixels than are asked for.
+    Images that are not larger than `img_size` are not cropped, and no crop has fewer pixels than `img_size`.
     """
     short = min(height, width)
     side = max(short * (img_size / shorter), min(short, img_size))
@@ -184,7 +183,7 @@ def middle_box(height: int, width: int, img_size: int, shorter: int) -> Box:
 
 
 def resize_images(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return images, B, C, H, W uint8, at another size."""
+    """Resize images, B, C, H, W uint8."""
     if tuple(images.shape[-2:]) == size:
         return images
     parts = [F.interpolate(part.float(), size, mode="bicubic", antialias=True) for part in images.split(1024)]

@@ -1,7 +1,7 @@
-"""One geometry for image, mask and boxes: where every pixel of an augmented sample comes from.
+"""Spatial augmentation, applied to images, masks and boxes alike.
 
-Every draw is a function of the sample's key (see `draws`). A batch is moved where it lies: by one gather for shifts and
-flips, and at most one resampling. The same draws move masks, to the nearest pixel, and boxes, by their corners.
+Every draw is a function of the sample's key (see `draws`). A batch is transformed on its device: one gather for shifts
+and flips, and at most one resampling. Masks use the nearest pixel, boxes are transformed by their corners.
 """
 
 import math
@@ -18,20 +18,20 @@ from .draws import uniform
 
 # Purposes of draws. RandAugment's operations take four each from RAND on, and one from SPARE on.
 FLIP, LEFT, TOP, AREA, RATIO, JITTER, ERASE, MIX, RAND, SPARE, PURPOSES = 1, 2, 3, 4, 5, 8, 12, 24, 32, 64, 72
-OUTSIDE = -1  # of a mask, where it shows nothing
+OUTSIDE = -1  # mask value outside of the image
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Samples moved by whole pixels, mirrored at the edges, and flipped from left to right."""
+    """Shifts by whole pixels with reflection padding, and horizontal flips."""
 
-    down: Tensor  # rows that a sample's first one is taken from below, B int64
-    right: Tensor  # likewise for columns, after the flip
+    down: Tensor  # row of the input that becomes the first one, B int64
+    right: Tensor  # likewise the column, after the flip
     flipped: Tensor  # which samples are flipped, B bool
 
     @classmethod
     def draw(cls, draws: Tensor, *, pad: int, flip: float) -> "Shift":
-        """Draw shifts of up to `pad` pixels each way, and flip a share `flip`."""
+        """Draw shifts of up to `pad` pixels in each direction, and flips with probability `flip`."""
         flipped = draws[:, FLIP] < flip
         if not pad:
             none = torch.zeros(len(draws), dtype=torch.int64, device=draws.device)
@@ -40,14 +40,14 @@ class Shift:
         return cls(down, right, flipped)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Return moved images or masks, B, C, H, W, of any type."""
+        """Shift images or masks, B, C, H, W, of any dtype."""
         batch, channels, height, width = images.shape
         device = images.device
         rows = mirror(torch.arange(height, device=device).expand(batch, -1) + self.down[:, None], height)
         columns = torch.arange(width, device=device).expand(batch, -1)
         columns = torch.where(self.flipped[:, None], width - 1 - columns, columns)
         columns = mirror(columns + self.right[:, None], width)
-        if device.type == "cpu":  # one by one is several times as fast as indexing by all of them
+        if device.type == "cpu":  # a loop over samples is several times faster than advanced indexing
             picked = zip(images, rows, columns, strict=True)
             return torch.stack([image.index_select(1, y).index_select(2, x) for image, y, x in picked])
         at = torch.arange(batch, device=device)[:, None, None, None]
@@ -55,7 +55,7 @@ class Shift:
         return images[at, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
     def boxes(self, boxes: Tensor, width: int) -> Tensor:
-        """Return moved boxes, B, M, 4: left, top, right, bottom in pixels; what is mirrored gives none."""
+        """Shift boxes, B, M, 4: left, top, right, bottom in pixels; reflected content has no boxes."""
         left, top, right, bottom = boxes.unbind(-1)
         down, across, flipped = self.down[:, None], self.right[:, None], self.flipped[:, None]
         first = torch.where(flipped, width + across - right, left - across)
@@ -65,15 +65,15 @@ class Shift:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the pixels of a batch come from."""
+    """Spatial transforms of a batch."""
 
-    shift: Shift | None  # whole pixels, first; None for none
-    moves: Tensor  # matrices from the output's square, -1 to 1, to the input's, B or 1, 3, 3
-    crop: Tensor  # likewise, of the random crop alone
-    later: Tensor | None  # likewise, of what is done to the images afterwards; masks and boxes move by both at once
-    turned: bool  # whether `moves` may move some samples, the others kept as they are
-    resampled: bool  # whether every sample is resampled, whatever its move
-    side: int  # of the output, in pixels
+    shift: Shift | None  # applied first, by whole pixels
+    moves: Tensor  # matrices from output to input coordinates, -1 to 1; B or 1, 3, 3
+    crop: Tensor  # likewise, of the random crop only
+    later: Tensor | None  # likewise, of later operations on images; masks and boxes get both at once
+    turned: bool  # whether `moves` affects only some samples, the others being kept exactly
+    resampled: bool  # whether every sample is resampled
+    side: int  # of the output square, in pixels
 
     @classmethod
     def draw(
@@ -89,11 +89,11 @@ class Geometry:
         """Draw the geometry of a batch.
 
         Args:
-            draws: of the samples, B, PURPOSES.
-            width: of the samples, in pixels.
-            side: of what is made of them.
-            operations: of RandAugment, some of which move.
-            later: matrices of what is done to the images afterwards, B, 3, 3 each.
+            draws: the samples' draws, B, PURPOSES.
+            width: width of the samples in pixels.
+            side: side of the output in pixels.
+            operations: RandAugment's operations, some of which are spatial.
+            later: matrices of later operations on the images, B, 3, 3 each.
         """
         pad = round(config.pad * width) if config.crop == "pad" else 0
         shift = Shift.draw(draws, pad=pad, flip=config.flip) if config.crop == "pad" or config.flip else None
@@ -104,15 +104,15 @@ class Geometry:
 
     @property
     def whole(self) -> Tensor:
-        """Return the matrices of all moves, B or 1, 3, 3."""
+        """Return the combined matrices, B or 1, 3, 3."""
         return self.moves if self.later is None else self.moves @ self.later
 
     def parts(self, shown: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return which part of an image each sample shows, RandAugment's moves left out, B, 4, and which are flipped.
+        """Return the part of the image that each sample shows, without RandAugment, B, 4, and which ones are flipped.
 
         Args:
-            shown: left, top, right and bottom of the part that was given, as shares of the image, B, 4.
-            size: height and width of what was given, in pixels.
+            shown: left, top, right and bottom of the input, as fractions of the image, B, 4.
+            size: height and width of the input in pixels.
         """
         width, x, height, y = (self.crop[:, row, column] for row, column in ((0, 0), (0, 2), (1, 1), (1, 2)))
         inner = torch.stack([x - width, y - height, x + width, y + height], dim=1).add(1).div(2).expand(len(shown), -1)
@@ -128,7 +128,7 @@ class Geometry:
         return shown[:, :2].repeat(1, 2) + inner * sides, flipped
 
     def images(self, pixels: Tensor) -> Tensor:
-        """Return moved images, float B, C, side, side from 0 to 1, of bytes B, C, H, W; mid-grey outside."""
+        """Transform images, uint8 B, C, H, W, to float B, C, side, side from 0 to 1, padded with mid-grey."""
         pixels = pixels if self.shift is None else self.shift.pixels(pixels)
         images = pixels.float().div_(255)
         if self.resampled:
@@ -139,7 +139,7 @@ class Geometry:
         return images
 
     def mask(self, mask: Tensor) -> Tensor:
-        """Return moved masks, int64 B, side, side or B, layers, side, side; OUTSIDE where they show nothing.
+        """Transform masks to int64 B, side, side or B, layers, side, side, padded with OUTSIDE.
 
         Args:
             mask: B, H, W or B, layers, H, W.
@@ -151,16 +151,16 @@ class Geometry:
         if self.resampled or self.turned or self.later is not None:
             moves = self.whole.expand(len(mask), -1, -1)[:, :2]
             grid = F.affine_grid(moves, [len(mask), 1, self.side, self.side], align_corners=False)
-            # Counted from one, so that zeros are what lies outside.
+            # Values are shifted by one, so that zero padding is recognised.
             found = F.grid_sample((mask + 1).float(), grid, mode="nearest", padding_mode="zeros", align_corners=False)
             mask = found.round().long() - 1
         return mask.long()
 
     def boxes(self, boxes: Tensor, size: tuple[int, int], *, cut: bool = True) -> Tensor:
-        """Return moved boxes, B, M, 4, cut at the image's border; one that is outside has no area.
+        """Transform boxes, B, M, 4, clipped at the border; boxes outside get zero area.
 
         Args:
-            boxes: left, top, right and bottom in pixels of the input; of no area where there is no box.
+            boxes: left, top, right and bottom in pixels of the input; zero area means no box.
             size: height and width of the input.
         """
         height, width = size
@@ -176,12 +176,12 @@ class Geometry:
 
 
 def draw_uniforms(keys: Tensor) -> Tensor:
-    """Return all draws of images, B, PURPOSES, in [0, 1)."""
+    """Return all draws of the images, B, PURPOSES, in [0, 1)."""
     return uniform(keys[:, None], torch.arange(PURPOSES, device=keys.device))
 
 
 def mirror(index: Tensor, length: int) -> Tensor:
-    """Reflect indices that lie outside of 0 .. length - 1, the edge itself not repeated."""
+    """Reflect indices outside of 0 .. length - 1, without repeating the edge."""
     if length == 1:
         return torch.zeros_like(index)
     index = index.abs() % (2 * length - 2)
@@ -189,12 +189,12 @@ def mirror(index: Tensor, length: int) -> Tensor:
 
 
 def identity(like: Tensor) -> Tensor:
-    """Return the matrix that moves nothing, 1, 3, 3."""
+    """Return the identity matrix, 1, 3, 3."""
     return torch.eye(3, device=like.device)[None]
 
 
 def resized_crops(draws: Tensor, config: AugmentConfig) -> Tensor:
-    """Return matrices from the output's square, -1 to 1, to a random part of the image's, B, 3, 3."""
+    """Return matrices of random resized crops, from output to input coordinates, B, 3, 3."""
     height, width = crop_sides(draws, config)
     centre_x = (2 * draws[:, LEFT] - 1) * (1 - width)
     centre_y = (2 * draws[:, TOP] - 1) * (1 - height)
@@ -202,7 +202,7 @@ def resized_crops(draws: Tensor, config: AugmentConfig) -> Tensor:
 
 
 def crop_sides(draws: Tensor, config: AugmentConfig) -> tuple[Tensor, Tensor]:
-    """Return height and width of random crops in sides of a square image, cut to at most one."""
+    """Return height and width of random crops as fractions of a square image, at most one."""
     low, high = config.scale
     area = low + draws[:, AREA] * (high - low)
     narrow, wide = (math.log(side) for side in config.ratio)
@@ -211,7 +211,7 @@ def crop_sides(draws: Tensor, config: AugmentConfig) -> tuple[Tensor, Tensor]:
 
 
 def matrices(*entries: Tensor | float) -> Tensor:
-    """Return matrices B, 3, 3 from their first two rows, numbers or one number an image."""
+    """Build matrices, B, 3, 3, from their first two rows of scalars or tensors B."""
     like = next(entry for entry in entries if isinstance(entry, Tensor))
     rows = [entry if isinstance(entry, Tensor) else torch.full_like(like, entry) for entry in entries]
     zero, one = torch.zeros_like(like), torch.ones_like(like)
@@ -219,21 +219,21 @@ def matrices(*entries: Tensor | float) -> Tensor:
 
 
 def inverse(moves: Tensor) -> Tensor:
-    """Return the matrices, B, 3, 3, that move back; unlike `torch.linalg.inv` it never waits for the device."""
+    """Invert affine matrices, B, 3, 3; unlike `torch.linalg.inv`, without device synchronisation."""
     (a, b, c), (d, e, f) = (moves[:, row].unbind(-1) for row in (0, 1))
     area = a * e - b * d
     return matrices(e / area, -b / area, (b * f - c * e) / area, -d / area, a / area, (c * d - a * f) / area)
 
 
 def resample(images: Tensor, moves: Tensor, side: int) -> Tensor:
-    """Read images at moved places, bilinearly, mid-grey outside."""
+    """Resample images bilinearly, padded with mid-grey."""
     moves = moves.expand(len(images), -1, -1)[:, :2]
     grid = F.affine_grid(moves, [len(images), images.shape[1], side, side], align_corners=False)
     return F.grid_sample(images - 0.5, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + 0.5
 
 
 def resample_moved(images: Tensor, moved: Tensor, moves: Tensor) -> Tensor:
-    """Resample what is moved; the rest keeps its exact values, which posterizing would tell from nearly the same."""
+    """Resample the moved images only, so that the others keep their exact values, which matters for posterize."""
     return torch.where(moved[:, None, None, None], resample(images, moves, images.shape[-1]), images)
 
 
@@ -242,9 +242,9 @@ def change(images: Tensor, changed: Tensor, function: Callable[..., Tensor], *ot
 
     Args:
         images: B, ...
-        changed: bool, B: False where the function gives back the image, which a CPU then does not compute.
-        function: of images and others, image by image.
-        others: what else it takes, B, ...
+        changed: bool, B: False where the function is the identity; a CPU skips these images.
+        function: applied to images and `others`, independently for each image.
+        others: its further arguments, B, ...
     """
     if images.device.type != "cpu":
         return function(images, *others)
@@ -256,16 +256,16 @@ def change(images: Tensor, changed: Tensor, function: Callable[..., Tensor], *ot
     return result
 
 
-# RandAugment. An operation is chosen per image: 0 leaves it, 1-5 move it, 6-13 recolour it.
+# RandAugment: one operation per image; 0 is the identity, 1-5 are spatial, 6-13 change colours.
 OPERATIONS = 14
 
 
 def rand_draws(draws: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which operation each image gets, how strong from 0 to 1, and its sign."""
+    """Return the operation of each image, its magnitude from 0 to 1, and its sign."""
     operation = (draws[:, purpose] * OPERATIONS).long()
     if config.rand_prob < 1:
         operation = torch.where(draws[:, SPARE + (purpose - RAND) // 4] < config.rand_prob, operation, 0)
-    # A normal deviate by Box and Muller
+    # A normal deviate by the Box-Muller transform
     radius = (-2 * (1 - draws[:, purpose + 1]).log()).sqrt()
     normal = radius * (2 * math.pi * draws[:, purpose + 2]).cos()
     strength = ((config.rand_magnitude + config.rand_spread * normal) / 10).clamp(0, 1)
@@ -274,7 +274,7 @@ def rand_draws(draws: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tens
 
 
 def rand_moves(crop: Tensor, draws: Tensor, config: AugmentConfig, operations: int) -> Tensor:
-    """Return what RandAugment's operations add to crops, B, 3, 3."""
+    """Return crops, B, 3, 3, combined with RandAugment's spatial operations."""
     for operation in range(operations):
         crop = crop @ rand_geometry(draws, RAND + 4 * operation, config)
     return crop

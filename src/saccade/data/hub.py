@@ -1,4 +1,4 @@
-"""Hugging Face datasets: by name, saved to disk, or Parquet files that hold images (extra `stream`)."""
+"""Hugging Face datasets: by name, saved to disk, or as Parquet files with images (extra `stream`)."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,47 +23,47 @@ LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
 
 @register_reader("hub")
 class HubReader:
-    """A set of Hugging Face by name: `hf:NAME[:CONFIG]`, or streamed: `hf-stream:NAME`."""
+    """A Hugging Face dataset by name: `hf:NAME[:CONFIG]`, or streamed: `hf-stream:NAME`."""
 
     rank = 20
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return spec.startswith(("hf:", "hf-stream:"))
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
+        """Open the dataset."""
         return open_hub(spec, buffer=options.buffer)
 
 
 @register_reader("saved")
 class SavedReader:
-    """A folder that `datasets` saved with `save_to_disk`."""
+    """A folder written by `datasets` with `save_to_disk`."""
 
     rank = 30
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return (path / "dataset_dict.json").exists() or (path / "state.json").exists()
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
+        """Open the dataset."""
         found = import_extra("datasets", package="datasets").load_from_disk(str(path))
         return _splits(found, where=str(path), roots=[path])
 
 
 @register_reader("parquet")
 class ParquetReader:
-    """A folder of Parquet files that hold images."""
+    """A folder of Parquet files with images."""
 
     rank = 70
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return path.is_dir() and holds(path, "*.parquet")
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
+        """Open the dataset."""
         return open_parquet(path)
 
 
@@ -87,7 +87,7 @@ class HubSource(Source):
         self.dataset = _undecoded(dataset.select_columns([image]), image)
 
     def name(self, index: int) -> str:
-        """Return prefix and row of an image."""
+        """Return prefix and row number of an image."""
         return f"{self.prefix}[{self.rows[index]}]"
 
     def raw(self, index: int) -> Path | bytes:
@@ -103,13 +103,13 @@ class HubSource(Source):
 
 
 class HubStream(Stream):
-    """Images of a Hugging Face iterable dataset, one after another.
+    """Images of a Hugging Face iterable dataset.
 
     Args:
         dataset: a `datasets.IterableDataset` with a column of images and one of labels.
         prefix: the first part of the images' names; the second is the row.
-        buffer: how many undecoded samples a reader holds to shuffle them.
-        roots: as of `HubSource`.
+        buffer: size of each reader's shuffle buffer, in undecoded samples.
+        roots: as for `HubSource`.
     """
 
     def __init__(self, dataset: Any, *, prefix: str, buffer: int, roots: Sequence[Path] = ()) -> None:
@@ -133,7 +133,7 @@ class HubStream(Stream):
     ) -> Iterator[Sample | BadSample]:
         """Yield one reader's part of an epoch; see `Stream`."""
         reader, readers = rank * workers + worker, world * workers
-        # Rows are numbered before they are shuffled; the library's own shuffling would rename images every epoch.
+        # Rows are numbered before shuffling; the library's own shuffling would rename images every epoch.
         rows = islice(enumerate(self.dataset), reader, None, readers)
         order = shuffled(rows, buffer=self.buffer, random=random_of(seed, epoch, reader))
         for number, row in islice(order, skip, None):
@@ -147,7 +147,7 @@ class HubStream(Stream):
 
 
 def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
-    """Open `hf:NAME[:CONFIG]`, or with `hf-stream:` stream its training split; the library may download it."""
+    """Open `hf:NAME[:CONFIG]`, or stream the training split with `hf-stream:`; the library may download it."""
     kind, _, rest = spec.partition(":")
     name, _, config = rest.partition(":")
     if not name:
@@ -164,13 +164,13 @@ def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
     if "val" not in roles:
         return Splits(train, None, notes)
     held = load(name, config or None, split=roles["val"])
-    if train.length is None:  # a set whose card tells no sizes has been counted by now
+    if train.length is None:  # a dataset whose card has no sizes has been counted by now
         train.length = getattr((held.info.splits or {}).get(roles["train"]), "num_examples", None)
     return Splits(train, HubSource(held, prefix=roles["val"], roots=roots), notes)
 
 
 def open_parquet(path: Path) -> Splits:
-    """Open Parquet files that hold images: one file, or a folder of them named after their splits."""
+    """Open Parquet files with images: one file, or a folder of files named after splits."""
     datasets = import_extra("datasets", package="datasets")
     if path.is_file():
         return _splits({"train": _parquet(datasets, [path])}, where=str(path), roots=[path.parent])
@@ -185,12 +185,12 @@ def open_parquet(path: Path) -> Splits:
 
 
 def _parquet(datasets: Any, files: Sequence[Path]) -> Any:
-    """Have the library read Parquet files; whatever it raises on damaged ones is told as such."""
+    """Read Parquet files with the library; its errors on damaged files become readable ones."""
     for file in files:
         open_regular(file).close()
     try:
         return datasets.Dataset.from_parquet([str(file) for file in files])
-    except Exception as error:  # the library's and pyarrow's own kinds, OSError without a number among them
+    except Exception as error:  # library-specific types, and OSError without errno
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = " ".join(str(error.__cause__ or error).split())[:300]
@@ -199,13 +199,13 @@ def _parquet(datasets: Any, files: Sequence[Path]) -> Any:
 
 
 def _caches(datasets: Any) -> list[Path]:
-    """Return where the library keeps what it fetched."""
+    """Return the library's cache folders."""
     known = [getattr(datasets.config, name, None) for name in ("HF_DATASETS_CACHE", "HF_CACHE_HOME", "HF_HUB_CACHE")]
     return [Path(place) for place in known if place]
 
 
 def _splits(found: Any, *, where: str, roots: Sequence[Path]) -> Splits:
-    """Turn what the library returned, one dataset or several, into training and validation."""
+    """Turn one dataset or several into training and validation splits."""
     if not isinstance(found, Mapping):
         return Splits(HubSource(found, prefix="train", roots=roots))
     roles, notes = choose_split(list(found))
@@ -243,7 +243,7 @@ def _labels(dataset: Any, column: str) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def _undecoded(dataset: Any, image: str) -> Any:
-    """Have the library hand over encoded images: decoding, and refusing to, is done here."""
+    """Make the library return encoded images; saccade decodes and checks them."""
     return dataset.cast_column(image, import_extra("datasets", package="datasets").Image(decode=False))
 
 
@@ -255,14 +255,14 @@ def _checked(label: Any, classes: Sequence[str], name: str) -> int:
 
 
 def _encoded(value: Any, name: str, roots: Sequence[Path]) -> Path | bytes:
-    """Return a row's image; a file that it names instead has to lie in one of the set's own folders."""
+    """Return a row's encoded image; a file that it names must be inside the dataset's folders."""
     if value is None or (value.get("bytes") is None and not value.get("path")):
         raise BadSample(name, "the row has no image")
     if value.get("bytes") is not None:
         return value["bytes"]
     try:
         found = ((roots[0] if roots else Path()) / value["path"]).resolve()
-    except (OSError, ValueError, RuntimeError):  # a circle of links, a zero byte
+    except (OSError, ValueError, RuntimeError):  # a symlink loop or a zero byte
         raise BadSample(name, "the row names a file that cannot be found", "missing") from None
     if not any(found.is_relative_to(root.resolve()) for root in roots):
         raise BadSample(name, "the row names a file outside of the set, which is not read; save the image's bytes")

@@ -1,4 +1,4 @@
-"""Read one image into RGB pixels, or say in plain words why that cannot be done."""
+"""Decode one image to RGB pixels, or raise `BadSample` with the reason."""
 
 import io
 import os
@@ -15,9 +15,9 @@ from PIL import Image
 from ..support.files import NotRegularError, open_regular
 from .damage import find_damage
 
-MAX_PIXELS = 120_000_000  # an image of so many takes 0.8 GiB while it is decoded; PIL's own limit is 178,956,970
-MAX_BYTES = 512 * 2**20  # of an image's file
-STRIP = 2**22  # pixels that are brought to RGB at a time
+MAX_PIXELS = 120_000_000  # decoding this many takes 0.8 GiB; PIL's own limit is 178,956,970
+MAX_BYTES = 512 * 2**20  # largest image file
+STRIP = 2**22  # pixels converted to RGB at a time
 EXTENSIONS = {
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
@@ -34,11 +34,11 @@ EXTENSIONS = {
     ".tif": "TIFF",
     ".tiff": "TIFF",
 }
-FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL is let near a file: some run programs
+FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # other PIL decoders are disabled: some run programs
 ORIENTATION = 0x0112
-SHADES = 16  # fewer of 256 are black to the eye and to a model
-DIM = 64  # an image of 16 bits whose bytes stay below it is called dim: it uses 14 or less
-# By orientation, the view of an upright image's pixels that shows them as they lie in the file.
+SHADES = 16  # images with fewer of 256 grey levels are black to a model
+DIM = 64  # 16-bit images whose high bytes stay below it use 14 bits or less
+# By EXIF orientation: the view of an upright array that has the file's pixel order.
 AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     2: lambda upright: upright[:, ::-1],
     3: lambda upright: upright[::-1, ::-1],
@@ -51,7 +51,7 @@ AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 class Fault(NamedTuple):
-    """Why a sample cannot be used: in plain words, in one, and how many samples it stands for."""
+    """Why a sample cannot be used: reason, kind, and the number of samples it stands for."""
 
     reason: str
     kind: str = "damaged"
@@ -59,7 +59,7 @@ class Fault(NamedTuple):
 
 
 def read_faults(record: Mapping[str, Any]) -> dict[str, Fault]:
-    """Return what a state says could not be read; earlier versions kept the reason alone."""
+    """Read the faults of a training state; earlier versions stored only the reason."""
     return {name: Fault(why) if isinstance(why, str) else Fault(*why) for name, why in record.items()}
 
 
@@ -67,15 +67,15 @@ class BadSample(ValueError):  # noqa: N818
     """A sample that cannot be used.
 
     Args:
-        name: how the log calls it.
-        reason: why, in plain words.
-        kind: why, in one word: missing, denied, empty, foreign (not an image), truncated, damaged, range (of
-            its values), huge; or of what is told of it: mask, size, box, doubled, no objects, unknown.
-        count: how many samples it stands for: a shard that is cut short stands for many.
+        name: name for messages.
+        reason: reason, as shown to the user.
+        kind: of the image: missing, denied, empty, foreign (not an image), truncated, damaged, range (of its values) or
+            huge; of its target: mask, size, box, doubled, no objects or unknown.
+        count: number of samples it stands for: many for a truncated shard.
     """
 
     def __init__(self, name: str, reason: str, kind: str = "damaged", count: int = 1) -> None:
-        super().__init__(name, reason, kind, count)  # all, so that it survives the way back from a loader's process
+        super().__init__(name, reason, kind, count)  # all arguments, so that it can be pickled
         self.name, self.reason, self.kind = name, reason, kind
         self.fault = Fault(reason, kind, count)
 
@@ -84,12 +84,12 @@ class BadSample(ValueError):  # noqa: N818
 
 
 def count_bad(bad: Mapping[str, Fault]) -> int:
-    """Return how many samples some names and faults stand for."""
+    """Return the number of samples that faults stand for."""
     return sum(fault.samples for fault in bad.values())
 
 
 class Header(NamedTuple):
-    """What an image says of itself before any pixel is decoded."""
+    """An image's header."""
 
     format: str
     width: int
@@ -104,14 +104,14 @@ class Header(NamedTuple):
 def decode(
     source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS, at_least: int | None = None
 ) -> np.ndarray:
-    """Decode an image: upright, 8 bits, RGB, transparent parts over white, the first frame of an animation.
+    """Decode an image to upright 8-bit RGB: transparency over white, the first frame of an animation.
 
     Args:
         source: a file, its bytes or an open binary file.
-        name: what to call the image when it is bad.
-        max_pixels: a larger image is refused from its header, before memory is taken for it.
-        at_least: let a large JPEG be decoded at 1/2, 1/4 or 1/8 of its size, as long as its short side keeps this many
-            pixels; much faster for photographs.
+        name: the image's name in errors.
+        max_pixels: larger images are refused by their header, before memory is allocated.
+        at_least: decode large JPEGs at 1/2, 1/4 or 1/8 of their size, as long as the short side keeps this many pixels;
+            much faster for photographs.
 
     Returns:
         H, W, 3 uint8.
@@ -119,7 +119,7 @@ def decode(
     with _opened(source, name=name, max_pixels=max_pixels) as (image, file):
         if at_least is not None:
             image.draft(None, (at_least, at_least))
-        sixteen = _is_sixteen_bit(image)  # decoding forgets it
+        sixteen = _is_sixteen_bit(image)  # not known after decoding
         image.load()
         if damage := find_damage(file, image, at_least=at_least):
             raise BadSample(name, *damage)
@@ -128,15 +128,15 @@ def decode(
 
 
 def decode_values(source: Path | bytes | BinaryIO, *, name: str, colours: bool = False) -> np.ndarray:
-    """Decode a mask: its values as they are in the file, nothing made brighter, turned or mixed.
+    """Decode a mask with its exact values: no scaling, rotation or colour conversion.
 
     Args:
         source: a file, its bytes or an open binary file.
-        name: what to call the mask when it is bad.
-        colours: give a palette's colours instead of its indices.
+        name: the mask's name in errors.
+        colours: return a palette's colours instead of its indices.
 
     Returns:
-        H, W of grey values (8 or 16 bits) or indices of a palette, or H, W, 3 uint8 of colours.
+        H, W of grey values (8 or 16 bits) or palette indices, or H, W, 3 uint8 of colours.
     """
     with _opened(source, name=name, max_pixels=MAX_PIXELS) as (image, file):
         if image.format in ("JPEG", "MPO"):
@@ -154,7 +154,7 @@ def decode_values(source: Path | bytes | BinaryIO, *, name: str, colours: bool =
 
 
 def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Header:
-    """Read format, size and kind of an image without decoding it."""
+    """Read an image's header without decoding it."""
     with _opened(source, name=name, max_pixels=max_pixels) as (image, _):
         return Header(
             format="JPEG" if image.format == "MPO" else str(image.format),
@@ -169,7 +169,7 @@ def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_
 
 
 def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
-    """Return the highest byte of an image of 16 bits, 0 if it is refused as black; None for any other."""
+    """Return the highest byte of a 16-bit image, 0 if it is refused as black; None for other images."""
     try:
         return int(decode(source, name=name).max()) if header(source, name=name).sixteen_bit else None
     except BadSample as bad:
@@ -178,7 +178,7 @@ def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
 
 @contextmanager
 def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[tuple[Image.Image, BinaryIO]]:
-    """Open an image and its file; whatever goes wrong inside the `with` is a BadSample."""
+    """Open an image; errors inside the `with` block become BadSample."""
     file: BinaryIO | None = None
     try:
         file = _file(source, name)
@@ -188,7 +188,7 @@ def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> I
             yield image, file
     except (BadSample, MemoryError):
         raise
-    except Exception as error:  # decoders raise many kinds on damaged files
+    except Exception as error:  # decoders raise many types on damaged files
         raise BadSample(name, *_reason(error, file, max_pixels)) from error
     finally:
         if file is not None and file is not source:
@@ -209,7 +209,7 @@ def _file(source: Path | bytes | BinaryIO, name: str) -> BinaryIO:
 
 
 def _upright(image: Image.Image) -> np.ndarray:
-    """Return the pixels, H, W, 3 uint8, turned as they are meant; no second copy of a large image is made."""
+    """Return upright pixels, H, W, 3 uint8, without a second copy of a large image."""
     turn, (width, height) = _orientation(image), image.size
     upright = np.empty((width, height, 3) if turn >= 5 and turn in AS_STORED else (height, width, 3), np.uint8)
     stored = AS_STORED[turn](upright) if turn in AS_STORED else upright
@@ -224,7 +224,7 @@ def _upright(image: Image.Image) -> np.ndarray:
 
 
 def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
-    """Refuse pixels whose black and white are not known."""
+    """Refuse pixels with an unknown value range."""
     mode = image.mode
     if mode in ("F", "I") or mode.startswith("I;"):
         values = np.asarray(image)
@@ -232,7 +232,7 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
         if mode == "F" or low < 0 or high > 65535:
             reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
             raise BadSample(name, reason, "range")
-        if high:  # what is zero is black at any range
+        if high:  # an image of zeros is black at any range
             _refuse_black(high, name)
     elif sixteen and mode != "CMYK":
         colours = [band for band in image.getbands() if band not in "Aa"]
@@ -243,7 +243,7 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
 def _to_rgb(image: Image.Image) -> Image.Image:
     mode = image.mode
     if mode == "I" or mode.startswith("I;"):
-        # The high byte, which is what PIL keeps of 16-bit colour.
+        # The high byte, as PIL does with 16-bit colour.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if _is_transparent(image):
         straight = {"RGBa": "RGBA", "La": "LA"}.get(mode)
@@ -253,7 +253,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _refuse_black(highest: int, name: str) -> None:
-    """Refuse an image of 16 bits that would keep less than SHADES of 256, as one of a camera of 12 bits does."""
+    """Refuse a 16-bit image that would keep fewer than SHADES of 256 levels, such as 12-bit camera data."""
     if highest < 256 * SHADES:
         raise BadSample(
             name,
@@ -264,7 +264,7 @@ def _refuse_black(highest: int, name: str) -> None:
 
 
 def _is_sixteen_bit(image: Image.Image) -> bool:
-    # Colour is read as 8 bits; what is in the file stands in the decoder's arguments, as in "RGB;16B".
+    # PIL reads colour as 8 bits; the decoder's arguments have the file's depth, such as "RGB;16B".
     kinds = [tile[3] if isinstance(tile[3], str) else (tile[3] or ("",))[0] for tile in getattr(image, "tile", ())]
     return image.mode.startswith("I") or any(";16" in str(kind) for kind in kinds)
 
@@ -275,14 +275,14 @@ def _is_transparent(image: Image.Image) -> bool:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        # The general method: the one for PNG decodes the image to look behind it.
+        # The base class's method: PNG's own decodes the image to find EXIF after the pixels.
         return int(Image.Image.getexif(image).get(ORIENTATION, 1))
-    except Exception:  # a damaged EXIF block says nothing about the pixels
+    except Exception:  # a damaged EXIF block does not concern the pixels
         return 1
 
 
 def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[str, str]:
-    """Say in plain words, and in one, what an error of opening or decoding means."""
+    """Return reason and kind of an error raised while opening or decoding."""
     if isinstance(error, FileNotFoundError):
         return "the file does not exist", "missing"
     if isinstance(error, NotRegularError):
@@ -315,7 +315,7 @@ def _too_large(size: str, max_pixels: int) -> str:
 
 
 class _Quiet:
-    """Silences PIL while any thread decodes; overlapping uses of catch_warnings would leave the filters changed."""
+    """Silences PIL's warnings in all threads, which `catch_warnings` cannot do when uses overlap."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Images of files decoded once and kept in memory, where they are few enough; what is trained stays the same bits."""
+"""In-memory cache of decoded or encoded images for small datasets; results are bit-identical."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,31 +18,31 @@ from .image import BadSample
 from .loader import TRIES, in_threads, note_bad, read_all, replacement, too_many_bad
 from .source import Source
 
-LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
-SAMPLED = 16  # images that tell how large all of them are
+LIMIT = 2 * 2**30  # bytes that cached images may take with data.resident=auto
+SAMPLED = 16  # images from which the size of all is estimated
 
 
-class Encodings(NamedTuple):
-    """Samples as they were encoded, all of one shape."""
+class EncodedSamples(NamedTuple):
+    """Encoded samples of equal shape."""
 
     columns: dict[str, Tensor]  # N, ... by name
-    unreadable: dict[int, BadSample]  # by their place
+    unreadable: dict[int, BadSample]  # by index
 
 
 class Memory:
-    """What was last read of an open set, for the next run that reads the same files alike, or some of them."""
+    """Cache of the samples last read, for later runs in the process with the same files and encoding."""
 
     def __init__(self) -> None:
-        self._read: tuple[Any, Source, Encodings] | None = None
+        self._read: tuple[Any, Source, EncodedSamples] | None = None
         self._batches: tuple[Any, Any] | None = None
 
-    def keep(self, source: Source, encode: Encoder, device: torch.device, found: Encodings) -> None:
-        """Take note of training samples."""
+    def keep(self, source: Source, encode: Encoder, device: torch.device, found: EncodedSamples) -> None:
+        """Store training samples."""
         if (how := _way(encode, source, device)) is not None:
             self._read = how, source, found
 
-    def recall(self, source: Source, encode: Encoder, device: torch.device) -> Encodings | None:
-        """Return training samples that are known, as if they were read; None where they have to be."""
+    def recall(self, source: Source, encode: Encoder, device: torch.device) -> EncodedSamples | None:
+        """Return cached training samples; None if they are not cached."""
         if self._read is None or _way(encode, source, device) != self._read[0]:
             return None
         _, known, found = self._read
@@ -56,34 +56,34 @@ class Memory:
         bad = {index: found.unreadable[place] for index, place in enumerate(mine) if place in found.unreadable}
         good = np.setdiff1d(np.arange(len(mine)), list(bad))
         same = np.array_equal(columns["target"].cpu().numpy()[good], source.targets.rows[good])
-        return Encodings(columns, bad) if same else None
+        return EncodedSamples(columns, bad) if same else None
 
     def keep_batches(self, how: Any, found: Any) -> None:
-        """Take note of validation batches, by all that they depend on."""
+        """Store validation batches by all they depend on."""
         self._batches = how, found
 
     def recall_batches(self, how: Any) -> Any:
-        """Return validation batches that are known; None where they have to be read."""
+        """Return cached validation batches; None if they are not cached."""
         return self._batches[1] if self._batches is not None and self._batches[0] == how else None
 
 
 def _way(encode: Encoder, source: Source, device: torch.device) -> Any:
-    """Return what samples of files become by an encoder depends on, beside them; None where that is not known."""
+    """Return the cache key of an encoder; None if samples of it cannot be cached."""
     if type(encode) is not ImageEncoder or not source.targets.in_rows:
         return None
     return replace(encode.framing, config=None), source.at_least, source.outputs, device
 
 
-class KeptFeed(ResidentFeed):
-    """A set of files whose framing leaves nothing to chance: encoded before the first step, resident from then on.
+class EncodedFeed(ResidentFeed):
+    """Files with deterministic framing: encoded before the first step and resident from then on.
 
-    A batch is the same as if its files were read for it, those instead of unreadable ones included.
+    Batches, including replacements of unreadable files, are the same as those of `FileFeed`.
 
     Args:
-        encode: makes of a sample what is kept, always of one shape.
-        size: bytes of all that, for the note.
-        bad_limit: share of the set at which unreadable samples stop training.
-        memory: of what was read for runs before.
+        encode: encodes a sample to tensors of fixed shape.
+        size: bytes of all encoded samples, for the note.
+        bad_limit: share of unreadable samples that stops training.
+        memory: cache of samples read for earlier runs.
     """
 
     def __init__(
@@ -104,15 +104,15 @@ class KeptFeed(ResidentFeed):
         self.source, self.encode, self.threads, self.place = source, encode, threads, device
         self.allowed = bad_limit * len(source)
         self.unreadable: dict[int, BadSample] = {}
-        self.notes = [kept_note(len(source), size)]
+        self.notes = [cache_note(len(source), size)]
 
     @property
     def device(self) -> torch.device:
-        """Where the samples are kept."""
+        """The device that holds the samples."""
         return self.place
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """Yield places in the set and draws."""
+        """Yield indices and random keys."""
         if not self.columns:
             found = self.memory.recall(self.source, self.encode, self.place)
             if found is None:
@@ -124,7 +124,7 @@ class KeptFeed(ResidentFeed):
             self.columns = found.columns
         yield from super().epoch(epoch, start=start)
 
-    def _read(self) -> Encodings:
+    def _read(self) -> EncodedSamples:
         columns: dict[str, Tensor] = {}
         unreadable: dict[int, BadSample] = {}
         for index, found in enumerate(read_all(self._try, len(self.source), self.threads)):
@@ -135,7 +135,7 @@ class KeptFeed(ResidentFeed):
                 if name not in columns:
                     columns[name] = torch.zeros(len(self.source), *part.shape, dtype=part.dtype)
                 columns[name][index] = part
-        return Encodings({name: column.to(self.place) for name, column in columns.items()}, unreadable)
+        return EncodedSamples({name: column.to(self.place) for name, column in columns.items()}, unreadable)
 
     def _try(self, index: int) -> Encoded | BadSample:
         try:
@@ -158,10 +158,10 @@ class KeptFeed(ResidentFeed):
         return torch.tensor(places)
 
 
-class Kept(Source):
-    """A source of files that decodes each image once, when it is made ready, as many as `limit` bytes hold.
+class CachedSource(Source):
+    """A source of files that decodes each image once, up to `limit` bytes in total.
 
-    What does not fit and what cannot be read is read again whenever it is asked for.
+    Images that do not fit, or cannot be read, are read each time.
     """
 
     def __init__(self, source: Source, *, limit: float, threads: int) -> None:
@@ -170,7 +170,7 @@ class Kept(Source):
         self.images: dict[int, np.ndarray] | None = None
 
     def ready(self) -> None:
-        """Decode the images, in the memory that processes begun later share."""
+        """Decode the images, in memory that forked processes share."""
         if self.images is not None:
             return
         self.images, used = {}, 0
@@ -193,7 +193,7 @@ class Kept(Source):
         return self.source.read(index) if found is None else found
 
     def name(self, index: int) -> str:
-        """Return what the source calls an image."""
+        """Return an image's name in the source."""
         return self.source.name(index)
 
     def raw(self, index: int) -> Path | bytes | None:
@@ -201,17 +201,17 @@ class Kept(Source):
         return self.source.raw(index)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> Source:
-        """Return the source of some of the images, read as before."""
+        """Return the uncached source of some of the images."""
         return self.source.subset(indices)
 
 
 def framed_bytes(count: int, framing: Framing) -> int:
-    """Return the memory that framed images take."""
+    """Return the size of framed images in bytes."""
     return count * framing.channels * framing.img_size**2
 
 
 def decoded_bytes(source: Source) -> int:
-    """Return about how much memory all images of a source take, from a few of them."""
+    """Estimate the size of all decoded images of a source in bytes, from a few of them."""
     sizes = []
     for index in range(0, len(source), -(-len(source) // SAMPLED)):
         with suppress(BadSample):
@@ -219,7 +219,7 @@ def decoded_bytes(source: Source) -> int:
     return round(float(np.mean(sizes)) * len(source)) if sizes else 0
 
 
-def kept_note(count: int, size: int) -> str:
-    """Return what a user is told."""
+def cache_note(count: int, size: int) -> str:
+    """Return a note on cached images."""
     kept = f"{count_are(count, 'image')} decoded once and kept in memory ({size / 1e6:,.0f} MB)"
     return f"{kept}; override with --set data.resident=never"

@@ -1,4 +1,4 @@
-"""Lists of samples: CSV, TSV or Parquet with a column for the path of the image and others for what it shows."""
+"""Lists of samples: CSV, TSV or Parquet files with a column of image paths and columns of targets."""
 
 import os
 from pathlib import Path
@@ -13,33 +13,42 @@ from .split import abbreviate, choose_split
 from .table import LISTS, PATHS, SPLITS, Table, read_columns, rename_columns
 from .targets import Targets
 
-FOLDERS = ("", "images/", "image/", "imgs/", "img/", "pictures/", "photos/", "jpg/")  # where a list's images may be
+FOLDERS = (
+    "",
+    "images/",
+    "image/",
+    "imgs/",
+    "img/",
+    "pictures/",
+    "photos/",
+    "jpg/",
+)  # folders that are searched for a list's images
 
 
 @register_reader("list")
 class ListReader:
-    """A .csv, .tsv or .parquet file of paths; which columns are targets is up to the task."""
+    """A .csv, .tsv or .parquet file of paths; the task determines the target columns."""
 
     rank = 80
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
-        """Whether it is such a file."""
+        """Whether the spec names such a file."""
         return path.suffix.lower() in LISTS and path.is_file()
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
+        """Open the dataset."""
         return open_list(path, options)
 
 
 def open_list(path: Path, options: ReadOptions) -> Splits:
-    """Open a list of samples; their paths are relative to the list's folder.
+    """Open a list of samples; paths are relative to the list's folder.
 
-    A few images that are not there stay in the list, so that the others keep their places; reading says so.
+    Missing images stay in the list, so that indices do not change; reading them reports the fault.
 
     Args:
-        path: a file with columns path (image, file, filename), those of the task, such as label, and perhaps split.
-        options: what the task makes of the columns, and the share of images that may be missing; one always may, unless
-            it is half of them.
+        path: a file with a column path (image, file, filename), the task's columns and optionally split.
+        options: how targets are read, and the share of images that may be missing; one always may, unless it is half of
+            them.
     """
     columns = read_columns(path)
     if columns is None:
@@ -92,7 +101,7 @@ Rows = tuple[list[str], list[str | None], tuple[str, str], tuple[str, ...]]
 
 
 def name_rows(path: Path, columns: dict[str, list[str]]) -> Rows:
-    """Return of every row the image's name and whether it trains or validates; what a list calls both, and remarks."""
+    """Return every row's image name and split, the list's names of the two splits, and remarks."""
     everything = Table(path, columns, np.ones(len(next(iter(columns.values()), [])), dtype=bool))
     listed = everything.find(PATHS)
     if listed is None:
@@ -110,7 +119,7 @@ def name_rows(path: Path, columns: dict[str, list[str]]) -> Rows:
 def _roles(
     path: Path, splits: list[str] | None, count: int
 ) -> tuple[list[str | None], tuple[str, str], tuple[str, ...]]:
-    """Return of every row whether it trains or validates, None if neither; what the file calls both, and remarks."""
+    """Return every row's split (None: neither), the file's names of the two splits, and remarks."""
     if not splits:
         return ["train"] * count, ("train", "val"), ()
     roles, notes = choose_split(sorted(set(splits)))
@@ -121,7 +130,7 @@ def _roles(
 
 
 def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
-    """Return a remark on the images that are not there, or refuse the list if it is its folder that must be wrong."""
+    """Return a remark on missing images, or refuse the list if too many are missing."""
     missing = [name for name in names if not os.path.exists(path.parent / name)]
     if not missing:
         return ()
@@ -135,7 +144,7 @@ def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
 
 
 def _find_files(path: Path, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return names as files have them, where a list names images without their folder or ending, and a remark."""
+    """Return names completed by the folder or extension that the list leaves out, and a remark."""
     first = next((name for name in names if name), "")
     if not first or os.path.exists(path.parent / first):
         return names, ()
@@ -163,7 +172,7 @@ def _repeated(names: list[str], targets: Targets) -> tuple[str, ...]:
 
 
 def _relative(name: str, path: Path) -> str:
-    """Return a listed path relative to the list, with forward slashes; one that leads elsewhere from / as it is."""
+    """Return a path relative to the list, with forward slashes; absolute paths elsewhere are kept."""
     if not name or (os.path.isabs(name) and not Path(name).is_relative_to(path.parent)):
         return name
     return os.path.relpath(path.parent / name, path.parent).replace(os.sep, "/")

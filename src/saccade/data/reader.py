@@ -1,4 +1,4 @@
-"""Readers of sets on disk, by layout; other packages add theirs by the entry points `saccade.readers`."""
+"""Dataset readers, one for each layout; other packages add theirs by the entry point group `saccade.readers`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from .table import ReadTargets, read_classes
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a reader may need to know.
+    """Options of readers.
 
     Args:
-        buffer: samples that a stream shuffles at a time.
+        buffer: size of the shuffle buffer of a stream.
         bad_limit: share of the samples of a list that may be missing.
-        read_targets: what the task makes of a table's columns.
-        group: a table's column that says which samples belong together.
-        columns: names of a list's columns by what they are to be read as.
-        task: that the samples are for, where it is known.
+        read_targets: function that makes targets of a table's columns.
+        group: a table's column of groups, which are never split.
+        columns: a list's column names by role.
+        task: the task, if known.
     """
 
     buffer: int = 4096
@@ -33,11 +33,11 @@ class ReadOptions:
 
 
 class Reader(Protocol):
-    """Opens the sets of one layout.
+    """Opens datasets of one layout.
 
     Attributes:
-        rank: readers are asked from the lowest rank on; one that would take what another knows better has a high one.
-            Of a folder that two tasks can read, the reader whose `task` was asked for goes first.
+        rank: readers are tried in ascending order, so a general reader has a high rank. If a task is given, its readers
+            are tried first.
     """
 
     rank: int
@@ -54,6 +54,6 @@ register_reader = READERS.register
 
 
 def holds(path: Path, pattern: str) -> bool:
-    """Tell whether a folder, or a folder in it named after a split, has such files; class folders are not searched."""
+    """Whether a folder, or a split folder in it, has files that match; class folders are not searched."""
     places = [path, *(path / name for name in (*TRAIN, *VAL, *TEST, "data"))]
     return any(next(place.glob(pattern), None) is not None for place in places if place.is_dir())

@@ -15,7 +15,7 @@ from .image import BadSample, decode
 from .reader import ReadOptions, holds, register_reader
 from .source import Names, Sample, Source, Splits, Stream
 from .split import choose_split, identity
-from .tar import Entry, Usual, number_classes, read_member, shard_entries, usual_shard
+from .tar import Entry, ShardSize, measure_shard, number_classes, read_member, shard_entries
 from .targets import ClassTargets
 
 
@@ -26,7 +26,7 @@ class ShardReader:
     rank = 40
 
     def matches(self, spec: str, path: Path) -> bool:
-        """Whether it is one."""
+        """Whether the spec has this layout."""
         return (
             _is_pattern(spec)
             or (path.suffix.lower() == ".tar" and path.is_file())
@@ -34,20 +34,20 @@ class ShardReader:
         )
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
-        """Open it."""
+        """Open the dataset."""
         return open_shards(spec if _is_pattern(spec) else str(path), buffer=options.buffer)
 
 
 class ShardStream(Stream):
-    """Images of tar shards one after another.
+    """Images of tar shards as a stream.
 
-    Readers (workers of all processes) share out the shards, or the samples where there are fewer shards than readers.
-    Samples are shuffled twice: shards by seed and epoch, and samples inside a buffer.
+    Shards are distributed over the readers (workers of all processes); samples are, if there are fewer shards than
+    readers. Shards are shuffled by seed and epoch, samples inside a buffer.
 
     Args:
-        buffer: how many undecoded samples a reader holds to shuffle them.
+        buffer: size of each reader's shuffle buffer, in undecoded samples.
         without: keys of samples to leave out, sorted, int64.
-        length: how many samples there are, if it is known.
+        length: number of samples, if known.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ShardStream(Stream):
         self.buffer = buffer
         self.without = without
         self.length = length
-        self._usual: Usual | None = None
+        self._usual: ShardSize | None = None
 
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
@@ -83,7 +83,7 @@ class ShardStream(Stream):
             yield self._finish(entry)
 
     def indexed(self) -> "ShardSource":
-        """Return the same images by index; the headers of all shards are read once."""
+        """Return the images as an indexed source; the headers of all shards are read once."""
         source = index_shards(self.shards, classes=self.classes, without=self.without)
         self.lost = source.lost
         return source
@@ -98,15 +98,15 @@ class ShardStream(Stream):
         return left, source.subset(np.flatnonzero(held)), notes
 
     def _loaded(self, entries: Iterator[Entry | BadSample], skip: int) -> Iterator[Entry | BadSample]:
-        """Read samples in the order of the file; those that may still be passed over are read when they are due."""
+        """Read samples in file order; samples that may still be skipped are read when they are reached."""
         for number, entry in enumerate(entries):
             if (skip == 0 or number >= skip + self.buffer - 1) and isinstance(entry, Entry):
-                with suppress(OSError):  # tried again when it is due, and then said
+                with suppress(OSError):  # tried again when it is reached, and then reported
                     entry.data = self._read(entry)
             yield entry
 
     def _entries(self, shard: int) -> Iterator[Entry | BadSample]:
-        for entry in shard_entries(self.shards[shard], shard, self.classes, usual=self._usual_shard):
+        for entry in shard_entries(self.shards[shard], shard, self.classes, usual=self._shard_size):
             if self.without is not None and isinstance(entry, Entry):
                 key = identity(entry.name)
                 place = int(np.searchsorted(self.without, key))
@@ -114,9 +114,9 @@ class ShardStream(Stream):
                     continue
             yield entry
 
-    def _usual_shard(self) -> Usual:
+    def _shard_size(self) -> ShardSize:
         if self._usual is None:
-            self._usual = usual_shard(self.shards)
+            self._usual = measure_shard(self.shards)
         return self._usual
 
     def _read(self, entry: Entry) -> bytes:
@@ -136,10 +136,10 @@ class ShardStream(Stream):
 
 
 class ShardSource(Source):
-    """Images of tar shards by index, from a list of where each lies.
+    """Images of tar shards by index, from a table of offsets.
 
     Args:
-        places: shard, offset and size of each, N, 3 int64.
+        places: shard, offset and size of each image, N, 3 int64.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class ShardSource(Source):
 def open_shards(spec: str, *, buffer: int = 4096) -> Splits:
     """Open tar shards: a folder, one file, or a pattern with `*`, `?` or `{000..127}`.
 
-    A folder may have folders for its splits, or shards named after them (`train-0001.tar`, `val-0001.tar`). Classes are
-    the lines of `classes.txt` beside the shards; without it they are the numbers in the `.cls` files.
+    A folder may have split folders, or shards named after splits (`train-0001.tar`, `val-0001.tar`). Classes are the
+    lines of `classes.txt` beside the shards; without it they are the numbers in the `.cls` files.
     """
     groups, notes = _find(spec)
     classes = _read_classes(groups["train"])
@@ -196,7 +196,7 @@ def open_shards(spec: str, *, buffer: int = 4096) -> Splits:
 
 
 def index_shards(shards: Sequence[Path], *, classes: Sequence[str], without: np.ndarray | None = None) -> ShardSource:
-    """List the images of shards; a shard that is cut short gives what is there."""
+    """List the images of shards; a truncated shard contributes its readable ones."""
     stream = ShardStream(shards, classes=classes, without=without)
     entries = [entry for shard in range(len(shards)) for entry in stream._entries(shard)]
     found = [entry for entry in entries if isinstance(entry, Entry)]

@@ -1,4 +1,4 @@
-"""What samples come from: a source gives them by index, a stream one after another."""
+"""Sources have samples by index, streams yield them in sequence."""
 
 import copy
 import hashlib
@@ -16,20 +16,20 @@ from .targets import ClassTargets, Targets
 
 
 class Sample(NamedTuple):
-    """What is answered, and what the answer should be."""
+    """One sample: inputs, target and name."""
 
     inputs: Mapping[str, Any]  # by name: image, H, W, C uint8; text
-    target: Any  # as the task reads it; None where it is not known
-    name: str  # what the log calls it; the same wherever the set lies
-    key: int = 0  # int64; of a stream, the same for the same sample in every epoch
+    target: Any  # in the task's format; None if unknown
+    name: str  # for messages; does not depend on the dataset's location
+    key: int = 0  # int64; in a stream, the same for a sample in every epoch
 
 
 class Samples(ABC):
-    """What sources and streams have in common.
+    """Base of sources and streams.
 
     Attributes:
-        outputs: names of what a model answers with: classes, labels, columns of numbers.
-        at_least: lets large JPEGs be decoded smaller; see `decode`.
+        outputs: names of the outputs: classes, labels or columns of numbers.
+        at_least: allows decoding large JPEGs at reduced size; see `decode`.
     """
 
     at_least: int | None = None
@@ -42,15 +42,15 @@ class Samples(ABC):
     @property
     @abstractmethod
     def task(self) -> str:
-        """Name of the task that the set's targets are for."""
+        """Name of the task of the targets."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The outputs, of a set whose samples have one class each."""
+        """The outputs of a single-label dataset."""
         return self.outputs
 
     def decoded(self, *, at_least: int) -> Self:
-        """Return the same samples, large JPEGs decoded smaller but with at least so many pixels on the short side."""
+        """Return the same samples with large JPEGs decoded at reduced size, but a short side of `at_least` or more."""
         other = copy.copy(self)
         other.at_least = at_least
         return other
@@ -59,11 +59,11 @@ class Samples(ABC):
 class Source(Samples):
     """Samples by index.
 
-    It holds no open files, so that loaders' processes can have copies.
+    Sources hold no open files, so that they can be sent to worker processes.
 
     Attributes:
-        targets: what each sample is to be answered with.
-        lost: what was found to be missing when the set was listed.
+        targets: targets of all samples.
+        lost: samples found missing when the dataset was listed.
     """
 
     targets: Targets
@@ -74,7 +74,7 @@ class Source(Samples):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what a model answers with."""
+        """Names of the outputs."""
         return self.targets.outputs
 
     @property
@@ -84,12 +84,12 @@ class Source(Samples):
 
     @property
     def labels(self) -> np.ndarray:
-        """The targets' rows: class indices, N int64, of a set whose samples have one class each."""
+        """The targets' rows: class indices, N int64, for a single-label dataset."""
         return self.targets.rows
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """Return what the log calls a sample; the same wherever the set lies."""
+        """Return a sample's name, which does not depend on the dataset's location."""
 
     def read(self, index: int) -> np.ndarray:
         """Return a sample's image, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadSample."""
@@ -102,11 +102,11 @@ class Source(Samples):
         """Return the source of some of the samples, in the order given."""
 
     def sample(self, index: int) -> Sample:
-        """Return all of a sample, or raise BadSample."""
+        """Return a sample, or raise BadSample."""
         return Sample({"image": self.read(index)}, self.targets.read(index), self.name(index))
 
     def held_by(self, index: int) -> str:
-        """Return what decides whether a sample is held out; those of which it is the same stay together."""
+        """Return the key by which a sample is held out; samples with the same key stay together."""
         return self.name(index)
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Source", "Source", tuple[str, ...]]:
@@ -115,16 +115,16 @@ class Source(Samples):
         return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held)), notes
 
     def choose_held_out(self, *, share: float, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Return which samples are to be held out by name and seed, N bool, and remarks."""
+        """Return a mask of samples to hold out by name and seed, N bool, and remarks."""
         keys = np.array([identity(self.held_by(index), seed) for index in range(len(self))], dtype=np.int64)
         held = choose_held_out(keys, self.targets.strata(), share=share)
         return held, held_out_notes(held, self.targets.alone(), share=share, seed=seed)
 
     def ready(self) -> None:
-        """Do once what makes reading fast, before there are processes that read."""
+        """Prepare for fast reading, before workers are started."""
 
     def raw(self, index: int) -> Path | bytes | None:  # noqa: ARG002
-        """Return the encoded image, a file or its bytes; None where there is none."""
+        """Return the encoded image, as a path or bytes; None if there is none."""
         return None
 
     def array(self) -> np.ndarray | None:
@@ -132,11 +132,11 @@ class Source(Samples):
         return None
 
     def counts(self) -> np.ndarray:
-        """Return how many samples speak of each output."""
+        """Return the number of samples for each output."""
         return self.targets.counts()
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of names, targets and, in memory, pixels; where the set lies does not matter."""
+        """Return the SHA-256 of names, targets and, for arrays, pixels; independent of the dataset's location."""
         digest = hashlib.sha256()
         self.targets.update(digest)
         for index in range(len(self)):
@@ -149,7 +149,7 @@ class Source(Samples):
         return digest.hexdigest()
 
     def aligned(self, outputs: tuple[str, ...]) -> Self:
-        """Return the source with its targets in terms of other outputs, which have all of its own."""
+        """Return the source with targets mapped to other outputs, which include all of its own."""
         other = copy.copy(self)
         other.targets = self.targets.aligned(outputs)
         return other
@@ -160,10 +160,10 @@ class ArraySource(Source):
 
     Args:
         images: N, H, W, C uint8 with one or three channels, or N, H, W.
-        targets: what they are to be answered with; of one class each, the class indices, N.
-        classes: names of the classes, where class indices were given.
-        prefix: the first part of the samples' names; the second is their number.
-        ids: numbers of the samples, N; their positions by default.
+        targets: targets, or class indices, N.
+        classes: class names, if class indices are given.
+        prefix: first part of the samples' names; the second is their number.
+        ids: numbers of the samples, N; default: their positions.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class ArraySource(Source):
         return f"{self.prefix}[{self.ids[index]}]"
 
     def read(self, index: int) -> np.ndarray:
-        """Return an image, H, W, C; it is the array's own memory."""
+        """Return an image, H, W, C, as a view of the array."""
         return self.images[index]
 
     def array(self) -> np.ndarray:
@@ -208,10 +208,10 @@ class FileSource(Source):
     """Images in files.
 
     Args:
-        root: the folder that names are relative to.
+        root: folder that names are relative to.
         names: paths below the root, with forward slashes.
-        targets: what they are to be answered with; of one class each, the class indices, N.
-        classes: names of the classes, where class indices were given.
+        targets: targets, or class indices, N.
+        classes: class names, if class indices are given.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class FileSource(Source):
 
     def name(self, index: int) -> str:
         """Return the path below the root."""
-        # A name that is no valid Unicode can be opened but not printed.
+        # Names that are not valid Unicode can be opened but not printed.
         return self.names[index].encode(errors="backslashreplace").decode()
 
     def raw(self, index: int) -> Path:
@@ -239,7 +239,7 @@ class FileSource(Source):
 
 
 def as_targets(targets: Targets | np.ndarray, classes: Sequence[str], *, count: int, where: str) -> Targets:
-    """Return targets, made of class indices where these were given."""
+    """Return targets, converted from class indices if these were given."""
     if not isinstance(targets, Targets):
         return ClassTargets.of(targets, classes, count=count, where=where)
     if len(targets) != count:
@@ -248,7 +248,7 @@ def as_targets(targets: Targets | np.ndarray, classes: Sequence[str], *, count: 
 
 
 class Names:
-    """Many strings in one block of memory: a forked process does not copy it by counting references."""
+    """Many strings in one block of memory, which forked processes share: reference counts would copy it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [name.encode(errors="surrogateescape") for name in names]
@@ -267,11 +267,11 @@ class Names:
 
 
 class Stream(Samples):
-    """Samples one after another, for sets too large to hold or to list.
+    """A sequence of samples, for datasets too large to list.
 
     Attributes:
-        length: how many samples an epoch has over all readers; None if that is not known.
-        lost: what was found to be missing, if the set was listed.
+        length: number of samples in an epoch over all readers; None if unknown.
+        lost: samples found missing, if the dataset was listed.
     """
 
     length: int | None = None
@@ -282,45 +282,45 @@ class Stream(Samples):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what a model answers with."""
+        """Names of the outputs."""
         return self._outputs
 
     @property
     def task(self) -> str:
-        """Name of the task that the targets are for: one class a sample, unless a stream says otherwise."""
+        """Name of the task of the targets; by default one class a sample."""
         return ClassTargets.task
 
     @abstractmethod
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
     ) -> Iterator[Sample | BadSample]:
-        """Yield one reader's part of an epoch, in an order that is a function of the arguments alone.
+        """Yield one reader's part of an epoch, in an order that only depends on the arguments.
 
         Args:
-            epoch: counted from 0.
-            worker: of this process, counted from 0.
-            workers: how many workers each process has, at least 1.
-            skip: how many to pass over, bad ones included, without decoding them.
+            epoch: epoch, counted from 0.
+            worker: worker of this process, counted from 0.
+            workers: workers of each process, at least 1.
+            skip: samples to skip without decoding, bad ones included.
         """
 
     def indexed(self) -> Source:
-        """Return the same images by index."""
+        """Return the images as an indexed source."""
         raise ValueError("this stream cannot be read by index; give validation images that can, such as files")
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Stream", Source, tuple[str, ...]]:  # noqa: ARG002
-        """Return the stream without some images, those images by index, and remarks."""
+        """Return the stream without held-out images, these as an indexed source, and remarks."""
         raise ValueError("no images can be held out of this stream; give validation images of their own")
 
 
 @dataclass(frozen=True)
 class Splits:
-    """What a set on disk has of its own, before anything is held out.
+    """A dataset's own splits, before anything is held out.
 
     Args:
-        train: the training images.
-        val: the validation images, or None if the set has none.
-        notes: plain remarks for the log.
-        groups: of the training images, where readers were asked for a column of them.
+        train: training images.
+        val: validation images; None if the dataset has none.
+        notes: remarks for the log.
+        groups: groups of the training images, if a column was given.
     """
 
     train: Source | Stream

@@ -1,4 +1,4 @@
-"""What the data asks of a model, and what a trained model asks of its data: written with its weights."""
+"""The specification of a model's inputs and outputs, which is saved with its weights."""
 
 import math
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from .framing import Framing
 
 @dataclass
 class InputSpec:
-    """What goes into a model and what comes out of it.
+    """A model's inputs and outputs.
 
     Args:
-        outputs: names of what it answers with, in their order: classes, labels, columns of numbers.
+        outputs: names of the outputs in order: classes, labels or columns of numbers.
         in_chans: channels of the images.
         img_size: side of the square images.
         mean: of each channel, 0 to 1.
         std: of each channel.
-        shorter: what an image's shorter side is brought to before its middle is taken; None takes all of it.
-        task: name of the task it answers.
-        extra: what the task needs besides to read the answers, as JSON holds it: thresholds, the scale of numbers.
-        notes: remarks for the log; not written.
+        shorter: length that the shorter side is resized to before the centre crop; None: no crop.
+        task: name of the task.
+        extra: what the task needs to decode outputs, as JSON: thresholds, the scale of numbers.
+        notes: remarks for the log; not saved.
     """
 
     outputs: tuple[str, ...]
@@ -36,17 +36,17 @@ class InputSpec:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The outputs, of a task whose samples have one class each."""
+        """The outputs of a single-label task."""
         return self.outputs
 
     @property
     def framing(self) -> Framing:
-        """How an image of any size becomes one of these, without chance."""
+        """The deterministic framing of images."""
         fit = self.extra.get("fit") is True
         return Framing(self.img_size, shorter=self.shorter, channels=self.in_chans, fit=fit)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the specification as JSON values."""
         return {
             "task": self.task,
             "outputs": list(self.outputs),
@@ -59,13 +59,13 @@ class InputSpec:
         }
 
     def brief(self) -> dict[str, Any]:
-        """Return it without what only building and asking a model needs, such as a tokenizer."""
+        """Return the specification without large entries, such as a tokenizer."""
         record = self.to_dict()
         return record | {"extra": {name: value for name, value in self.extra.items() if not isinstance(value, dict)}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputSpec":
-        """Read what `to_dict` wrote, or an earlier version, which knew classes alone."""
+        """Read the values of `to_dict`, or those of earlier versions, which had classes only."""
         return cls(
             **{name: values[name] for name in ("in_chans", "img_size", "mean", "std")},
             outputs=tuple(values["outputs"] if "outputs" in values else values["classes"]),
@@ -76,7 +76,7 @@ class InputSpec:
 
 
 def are_numbers(values: Any, count: int) -> bool:
-    """Tell whether something read from a file is a list of so many finite numbers."""
+    """Whether a value read from a file is a list of `count` finite numbers."""
     return (
         isinstance(values, list)
         and len(values) == count

@@ -1,4 +1,4 @@
-"""Training and validation samples: as a set names them, or held out by name whatever the order and the machine."""
+"""Training and validation splits: by the dataset's names, or held out by a hash of names."""
 
 import hashlib
 import unicodedata
@@ -9,11 +9,11 @@ import numpy as np
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "dev")
 TEST = ("test", "testing")
-LETTERS = 200  # of a name in a message
+LETTERS = 200  # longest name in a message
 
 
 def choose_split(names: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Tell which of some split names is which.
+    """Find the training and the validation split among split names.
 
     Returns:
         The names of "train" and, if there is one, "val", and remarks on it.
@@ -40,10 +40,10 @@ def choose_split(names: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np.ndarray:
-    """Return which images to hold out, N bool: of every class those whose keys are smallest.
+    """Return a mask of images to hold out, N bool: those with the smallest keys of every class.
 
-    It depends on which images there are, not on their order. A class of two or more gives at least one and keeps at
-    least one; a class of one keeps it. Of an image that is there several times, all stay in training if one does.
+    The result does not depend on the images' order. Of a class of two or more, at least one image is held out and at
+    least one is kept; a class of one keeps it. Duplicates of an image are never split.
     """
     if not 0 < share < 1:
         raise ValueError(f"val_share={share} was given; it is a share above 0 and below 1, such as 0.1")
@@ -63,14 +63,14 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
 
 
 def held_out_notes(held: np.ndarray, alone: Sequence[str], *, share: float, seed: int) -> tuple[str, ...]:
-    """Return what the log should say about the choice."""
+    """Return remarks on the held-out images."""
     note = f"{held.sum()} of {len(held)} samples are held out for validation (share {share:g}, seed {seed})"
     return (note, *([f"classes with one sample, which stays in training: {abbreviate(alone)}"] if alone else []))
 
 
 def identity(name: str, seed: int | None = None) -> int:
-    """Return an int64 that stands for a name (and a seed), the same on every machine."""
-    # One spelling of an accented letter: file systems differ in which they return.
+    """Hash a name (and a seed) to int64, the same on every machine."""
+    # File systems differ in their Unicode normalisation.
     text = unicodedata.normalize("NFC", name)
     text = text if seed is None else f"{seed}\0{text}"
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
@@ -78,6 +78,6 @@ def identity(name: str, seed: int | None = None) -> int:
 
 
 def abbreviate(names: Sequence[str], most: int = 5) -> str:
-    """Return the first few of many names for a message."""
+    """Shorten a list of names for a message."""
     shown = ", ".join(repr(name if len(name) <= LETTERS else f"{name[:LETTERS]}...") for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,4 +1,4 @@
-"""Tables that list samples: columns of text by name, from CSV, TSV or Parquet, and how tasks find theirs."""
+"""Tables of samples: columns of text from CSV, TSV or Parquet files, and how tasks find theirs."""
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,27 +13,27 @@ from ..settings import ConfigError, nearest
 from .split import abbreviate
 from .targets import ClassTargets, Targets
 
-LISTS = (".csv", ".tsv", ".parquet")  # files that are lists
+LISTS = (".csv", ".tsv", ".parquet")  # extensions of lists
 PATHS = ("path", "image", "file", "filename", "file_name", "image_path", "filepath")
 SPLITS = ("split", "set", "subset")
 LABELS = ("label", "class", "class_name", "target")
-ROLES = ("image", "label", "labels", "numbers", "mask", "split")  # that columns can be named for
+ROLES = ("image", "label", "labels", "numbers", "mask", "split")  # roles that columns can be mapped to
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of a list."""
+    """The columns of a list."""
 
     path: Path
-    columns: dict[str, list[str]]  # texts by the column's name, as many in each
-    train: np.ndarray  # rows of the training part, of which the outputs are those that can be learned, N bool
-    parts: tuple[str, str] = ("train", "val")  # what the file calls the training part and the validation part
+    columns: dict[str, list[str]]  # values by column name, of equal length
+    train: np.ndarray  # training rows, which determine the outputs, N bool
+    parts: tuple[str, str] = ("train", "val")  # the file's names of the two splits
 
     def __len__(self) -> int:
         return len(self.train)
 
     def find(self, known: Sequence[str]) -> list[str] | None:
-        """Return the column that has one of some names, whatever its case; None if there is none."""
+        """Return the first column with a known name, ignoring case; None if there is none."""
         for name in known:
             for given, values in self.columns.items():
                 if given.strip().lower() == name and len(values) == len(self):
@@ -41,20 +41,20 @@ class Table:
         return None
 
     def rest(self) -> list[str]:
-        """Return the names of the columns that say neither which file nor which part."""
+        """Return the names of all columns except path and split."""
         return [name for name in self.columns if name.strip().lower() not in (*PATHS, *SPLITS)]
 
     def require(self, columns: Iterable[str]) -> None:
-        """Refuse a table without some of the columns that were asked for."""
+        """Refuse a table without the given columns."""
         if missing := [name for name in columns if name not in self.columns]:
             raise self.refuse(f"the columns {abbreviate(missing)}, which were asked for")
 
     def refuse(self, wanted: str) -> ValueError:
-        """Return the error that says which columns there are and what is wanted."""
+        """Return the error that lists the columns and what is needed."""
         return ValueError(f"{self.path} has the columns {abbreviate(list(self.columns), most=20)}; it needs {wanted}")
 
     def unknown(self, strange: Sequence[str], known: Sequence[str]) -> ValueError:
-        """Return the error that the validation part has labels that nothing can be learned of."""
+        """Return the error for validation labels that do not occur in training."""
         train, val = self.parts
         return ValueError(
             f"{self.path}: the split {val!r} has labels that {train!r} lacks: {abbreviate(strange)}; the training "
@@ -62,15 +62,15 @@ class Table:
         )
 
     def blank(self, row: int) -> ValueError:
-        """Return the error that a row is not filled in; rows count from 1."""
+        """Return the error for an empty cell; rows are counted from 1."""
         return ValueError(f"{self.path}: row {row + 1} has an empty path or label; fill it or take it out")
 
 
-ReadTargets = Callable[[Table], Targets]  # what a task makes of a table
+ReadTargets = Callable[[Table], Targets]  # makes a task's targets of a table
 
 
 def read_classes(table: Table) -> ClassTargets:
-    """Return the classes that a column `label` names, those of the training part in their order."""
+    """Return class targets of the column `label`; the training rows determine the classes."""
     labels = table.find(LABELS)
     if labels is None:
         raise table.refuse(f"one named {' or '.join(LABELS)}")
@@ -86,22 +86,22 @@ def read_classes(table: Table) -> ClassTargets:
 
 
 def ordered(labels: set[str]) -> tuple[str, ...]:
-    """Sort labels: as numbers if all of them are."""
+    """Sort labels, numerically if all are numbers."""
     numeric = all(label.isdecimal() for label in labels)
     return tuple(sorted(labels, key=lambda label: (int(label), label) if numeric else (0, label)))
 
 
 def read_columns(path: Path) -> dict[str, list[str]] | None:
-    """Read a list's columns; None if a Parquet file holds the images themselves."""
+    """Read a list's columns; None for a Parquet file that contains the images."""
     return _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
 
 
 def rename_columns(path: Path, columns: dict[str, list[str]], roles: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return a list's columns under the names they are to be read by; one that has such a name already gives way.
+    """Rename a list's columns to their roles; a column that already has such a name is dropped.
 
     Args:
-        roles: names of columns by what they are to be read as, as in {"image": "name", "label": "breed"}; several
-            columns of labels or numbers, "edema|fracture", are all that is learned.
+        roles: column names by role, such as {"image": "name", "label": "breed"}; "edema|fracture" selects several
+            columns of labels or numbers.
     """
     named = {role: name.split("|") for role, name in roles.items()}
     missing = [name for names in named.values() for name in names if name not in columns]
@@ -129,14 +129,14 @@ def rename_columns(path: Path, columns: dict[str, list[str]], roles: Mapping[str
 
 
 def columns_as_trained(spec: str, trained: Mapping[str, str]) -> dict[str, str]:
-    """Return which columns of a list are to be read as what for a model that was trained on named ones.
+    """Return the column mapping of a list for a model that was trained with one.
 
-    Another set than a list has none. Images and splits may have their usual names here; a target is never looked for
-    under another name than in training, since that could be another one.
+    Other datasets have none. Image and split columns may have default names here; target columns must have the name
+    used in training, since another column could mean something else.
 
     Args:
-        spec: samples, as `open_data` takes them.
-        trained: names of columns by what they were read as in training.
+        spec: dataset, as for `open_data`.
+        trained: the column mapping of the training.
     """
     path = Path(spec).expanduser()
     if not trained or path.suffix.lower() not in LISTS or not path.is_file():
@@ -152,7 +152,7 @@ def columns_as_trained(spec: str, trained: Mapping[str, str]) -> dict[str, str]:
 
 
 def _alike(roles: Iterable[str]) -> set[str]:
-    """Return all names that are read as one of some roles."""
+    """Return all column names that are recognised for the given roles."""
     groups = (PATHS, SPLITS, LABELS)
     return {name for role in roles for name in next((group for group in groups if role in group), (role,))}
 
@@ -174,12 +174,12 @@ def parse_columns(given: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def find_delimiter(file: TextIO, path: Path) -> str:
-    """Return what parts the cells of an opened table: spreadsheets of half the world write semicolons as CSV."""
+    """Return the delimiter of an opened table; spreadsheets in many languages write CSV with semicolons."""
     first = file.readline()
     file.seek(0)
     if path.suffix.lower() == ".tsv":
         return "\t"
-    return max((",", ";", "\t"), key=first.count)  # the comma where there is none of them
+    return max((",", ";", "\t"), key=first.count)  # the comma if there is none
 
 
 def _csv_columns(path: Path) -> dict[str, list[str]]:
@@ -211,21 +211,21 @@ def _parquet_columns(path: Path) -> dict[str, list[str]] | None:
         wanted = [name for name, kind in kinds.items() if not kind.startswith(("struct", "binary", "map"))]
         table = parquet.read_table(path, columns=wanted)
         return {name: [_text(value) for value in table.column(name).to_pylist()] for name in wanted}
-    except Exception as error:  # pyarrow's own kinds, which it derives differently from version to version
+    except Exception as error:  # pyarrow's types, whose bases differ between versions
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk, not of the file's content
+            raise  # a disk error, not one of the file's content
         raise ValueError(f"{path} is not a Parquet file, or is damaged ({error})") from error
 
 
 def _text(value: Any) -> str:
-    """Return a cell as a CSV file would have it; a list is joined as several labels are."""
+    """Return a cell as in a CSV file; lists are joined like several labels."""
     if value is None:
         return ""
     return "|".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def import_extra(module: str, *, package: str) -> Any:
-    """Import a package of the extra `stream`, or say how to get it."""
+    """Import a package of the extra `stream`, or raise an error that says how to install it."""
     try:
         return import_module(module)
     except ImportError as error:

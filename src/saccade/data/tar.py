@@ -1,4 +1,4 @@
-"""Samples of tar shards in WebDataset's layout, read in place: consecutive members, `key.jpg` beside `key.cls`."""
+"""Samples of tar shards in WebDataset's layout: consecutive members `key.jpg` and `key.cls`."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from .split import abbreviate
 from .targets import numbered_classes
 
 BLOCK = 512
-NAME_BYTES = 65536  # of a member that holds the name of the next; no file system has longer ones
-MEASURED = 100  # samples that tell how large all of them are
-LABEL_BYTES = 2**20  # of a .cls or .json member
-LABEL_CHARS = 1000  # of a label
+NAME_BYTES = 65536  # largest long-name record; no file system has longer names
+MEASURED = 100  # samples from which the size of all is estimated
+LABEL_BYTES = 2**20  # largest .cls or .json member
+LABEL_CHARS = 1000  # longest label
 
 
 class Member(NamedTuple):
-    """A file inside a tar: its name, and where its content lies."""
+    """A file inside a tar: name, offset and size."""
 
     name: str
     offset: int
@@ -31,12 +31,12 @@ class Member(NamedTuple):
 
 
 class TarError(ValueError):
-    """A tar file that is cut short or damaged."""
+    """A truncated or damaged tar file."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """An undecoded sample: where it is and, once read, its bytes."""
+    """An undecoded sample: its location and, once read, its bytes."""
 
     shard: int
     name: str
@@ -46,20 +46,20 @@ class Entry:
     data: bytes | None = None
 
 
-class Usual(NamedTuple):
-    """What a whole shard of a set is like."""
+class ShardSize(NamedTuple):
+    """Size of a complete shard."""
 
     size: int  # bytes
-    sample: float  # bytes of one sample; 0 if that is not known
+    sample: float  # bytes of a sample; 0 if unknown
 
 
 def shard_entries(
-    path: Path, shard: int, classes: Sequence[str], *, usual: Callable[[], Usual] = lambda: Usual(0, 0)
+    path: Path, shard: int, classes: Sequence[str], *, usual: Callable[[], ShardSize] = lambda: ShardSize(0, 0)
 ) -> Iterator[Entry | BadSample]:
-    """Yield the samples of one shard; one without image or label, and the rest of a damaged shard, as BadSample.
+    """Yield a shard's samples; samples without image or label, and the rest of a damaged shard, as BadSample.
 
     Args:
-        usual: asked for what the others are like when a part is lost, to tell how many samples that is.
+        usual: returns the size of complete shards, from which the number of lost samples is estimated.
     """
     lookup = {name: index for index, name in enumerate(classes)}
     end = 0
@@ -92,20 +92,20 @@ def shard_entries(
         )
 
 
-def usual_shard(shards: Sequence[Path]) -> Usual:
-    """Measure the largest shard that has samples, by its first ones."""
+def measure_shard(shards: Sequence[Path]) -> ShardSize:
+    """Measure the largest shard and the size of its first samples."""
     for size, path in sorted(((_size(path), path) for path in shards), reverse=True):
         count, end = 0, 0
         with suppress(TarError, OSError), open_regular(path) as file:
             for _, files in islice(_groups(members(file)), MEASURED):
                 count, end = count + 1, _end(files)
         if count:
-            return Usual(size, end / count)
-    return Usual(0, 0)
+            return ShardSize(size, end / count)
+    return ShardSize(0, 0)
 
 
-def _count_lost(path: Path, end: int, usual: Usual) -> int:
-    """Return how many samples a shard has lost after some byte if it was as long as the longest; 0 if nothing tells."""
+def _count_lost(path: Path, end: int, usual: ShardSize) -> int:
+    """Estimate the samples lost after byte `end`, for a shard as long as the longest; 0 if unknown."""
     return round((max(usual.size, _size(path)) - end) / usual.sample) if usual.sample else 0
 
 
@@ -121,7 +121,7 @@ def _end(files: dict[str, Member]) -> int:
 
 
 def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
-    """Group consecutive members by their names up to the first dot of the last part."""
+    """Group consecutive members by path up to the first dot of the file name."""
     current, files = "", dict[str, Member]()
     try:
         for member in found:
@@ -136,7 +136,7 @@ def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
             current = key
             files[kind.lower().rpartition(".")[2]] = member
     except TarError:
-        # The sample that is cut has an image or a label, not both; what came before it is whole.
+        # The truncated sample lacks image or label; earlier ones are complete.
         if files and len(files) > 1:
             yield current, files
         raise
@@ -145,7 +145,7 @@ def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
 
 
 def _index(label: str, classes: dict[str, int]) -> int | None:
-    """Return the class that a label names or, where no class has a number for a name, counts; None if it is neither."""
+    """Return the class index of a label, a name or (if no class name is a number) an index; None if it is neither."""
     if label in classes or not label.isdecimal() or len(label) > LABEL_CHARS:
         return classes.get(label)
     if any(name.isdecimal() for name in classes):
@@ -154,7 +154,7 @@ def _index(label: str, classes: dict[str, int]) -> int | None:
 
 
 def _label(file: BinaryIO, files: dict[str, Member]) -> str:
-    """Return the label of a sample as text, empty if there is none."""
+    """Return a sample's label as text; empty if there is none."""
     for kind in ("cls", "json"):
         if kind in files:
             if files[kind].size > LABEL_BYTES:
@@ -174,7 +174,7 @@ def _label(file: BinaryIO, files: dict[str, Member]) -> str:
 
 
 def number_classes(shards: Sequence[Path]) -> tuple[list[int], tuple[str, ...]]:
-    """Read every label once, as numbers, and return them with names for the classes."""
+    """Read every label as a number; return labels and class names."""
     labels: list[int] = []
     where = abbreviate([path.name for path in shards])
     for path in shards:
@@ -189,14 +189,14 @@ def number_classes(shards: Sequence[Path]) -> tuple[list[int], tuple[str, ...]]:
                         )
                     labels += [int(text)] if text else []
         except (TarError, OSError):
-            continue  # what is there counts; reading it says what is lost
+            continue  # reading reports what is lost
     if not labels:
         raise ValueError(f"no sample with a label was found in {where}")
     return labels, numbered_classes(max(labels), where=where)
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """Yield the regular files of an open tar in order, reading headers only; raise TarError where it is cut short."""
+    """Yield the regular files of an open tar by their headers; raise TarError if it is truncated."""
     end = os.fstat(file.fileno()).st_size
     position, long_name = 0, ""
     while True:
@@ -212,7 +212,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
             raise TarError(f"it is truncated: {header.name!r} needs {offset + size} bytes of {end}")
         position = offset + -(-size // BLOCK) * BLOCK
         if header.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
-            # Names over 100 bytes stand in a member of their own before the file's.
+            # Names over 100 bytes are in a separate member before the file.
             if size > NAME_BYTES:
                 raise TarError(f"it is damaged at byte {position}: a name of {size} bytes, where {NAME_BYTES} are many")
             long_name = _long_name(header.type, file.read(size)) or long_name

@@ -1,4 +1,4 @@
-"""What the samples of a set are to be answered with: a row each, whatever a task makes of it."""
+"""Targets of a dataset: one row a sample, in the task's format."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,32 +12,32 @@ from torch import Tensor
 from .image import BadSample
 from .split import abbreviate
 
-MOST_CLASSES = 1_000_000  # a larger label is no class, and a name for each below it would fill the memory
+MOST_CLASSES = 1_000_000  # labels above it are refused: naming every class below would exhaust memory
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many training samples there are, where that is known."""
+    """Numbers of training samples, where known."""
 
-    outputs: Tensor | None = None  # samples that speak of each output
-    samples: int | None = None  # all of them
+    outputs: Tensor | None = None  # samples for each output
+    samples: int | None = None  # all samples
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Rows that belong to samples; each task derives its own kind.
+    """Targets of samples; tasks derive their own.
 
     Args:
         rows: N, ...: class indices, 0 or 1 for each label, numbers.
-        outputs: names of what a model answers with: classes, labels, columns.
-        notes: remarks on how they were read.
+        outputs: names of the outputs: classes, labels or columns.
+        notes: remarks on how targets were read.
 
     Attributes:
-        task: name of the task they are for.
-        noun: what the outputs are called.
-        counted: what `balance` counts.
-        in_rows: whether a row is all there is to a target, so that all of them can lie on the device as they are.
-        repaired: kinds of problems that `write_part` leaves behind, so that a clean copy keeps the sample.
+        task: name of the task.
+        noun: the word for the outputs, such as "class".
+        counted: unit of `balance`.
+        in_rows: whether rows are complete targets, so that all of them can be kept on the device.
+        repaired: kinds of problems that `write_part` removes, so that a clean copy keeps the sample.
     """
 
     task: ClassVar[str] = ""
@@ -51,26 +51,26 @@ class Targets:
     notes: tuple[str, ...] = ()
 
     def require(self, where: str) -> None:
-        """Refuse what nothing can be learned from; `where` is what an error calls the set."""
+        """Refuse targets that cannot be learned; `where` is the dataset's name in errors."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def read(self, index: int) -> Any:
-        """Return a sample's target: its row, or with `mask` and `boxes` a mapping whose parts move with the image."""
+        """Return a sample's target: its row, or a mapping with `mask` and `boxes`, which are framed with the image."""
         return self.rows[index]
 
     def describe(self, index: int) -> str:
-        """Return a sample's target in words, for pages and messages."""
+        """Return a sample's target as text for pages and messages."""
         values = np.atleast_1d(self.rows[index])
         return ", ".join(f"{name} {value:g}" for name, value in zip(self.outputs, values, strict=False))
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> Self:
-        """Return those of some samples, in the order given."""
+        """Return the targets of some samples, in the given order."""
         return replace(self, rows=self.rows[np.asarray(indices, dtype=np.int64)])
 
     def strata(self) -> np.ndarray:
-        """Return the group of each sample, N int64, that held-out and limited sets keep in proportion."""
+        """Return the stratum of each sample, N int64; held-out and limited subsets keep their proportions."""
         return np.zeros(len(self), dtype=np.int64)
 
     def counts(self) -> np.ndarray:
@@ -78,30 +78,30 @@ class Targets:
         return np.full(len(self.outputs), len(self))
 
     def balance(self) -> np.ndarray:
-        """Return how much of the set speaks of each output, in what `counted` names; it may read all of it."""
+        """Return the amount of data for each output, in the unit `counted`; this may read the whole dataset."""
         return self.counts()
 
     def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:  # noqa: ARG002
-        """Yield what is wrong with a target that lies in a file, of an image of some height and width."""
+        """Yield problems of a target stored in a file, for an image of the given height and width."""
         return iter(())
 
     def write_part(
         self, folder: Path, part: str, samples: Sequence[tuple[int, str, tuple[int, int]]]
     ) -> Iterator[tuple[str, str]]:
-        """Write what a clean copy says of its samples; yield names and reasons of what it lacks.
+        """Write the targets of a clean copy; yield name and reason of omitted ones.
 
         Args:
             part: "train" or "val".
-            samples: number, name in the copy, and height and width of each that is kept.
+            samples: index, name in the copy, and height and width of each kept sample.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be written to {folder} as {part}")
 
     def alone(self) -> list[str]:
-        """Return the outputs of which there is one sample."""
+        """Return the outputs that have a single sample."""
         return [name for name, count in zip(self.outputs, self.counts(), strict=True) if count == 1]
 
     def aligned(self, outputs: tuple[str, ...]) -> Self:
-        """Return the same in terms of the training samples' outputs, for validation samples from elsewhere."""
+        """Return validation targets mapped to the outputs of the training samples."""
         if outputs != self.outputs:
             raise ValueError(
                 f"the validation samples have {abbreviate(self.outputs)} where the training samples have "
@@ -110,7 +110,7 @@ class Targets:
         return self
 
     def update(self, digest: "hashlib._Hash") -> None:
-        """Add to a digest what tells these targets from others."""
+        """Update a digest with the targets."""
         digest.update("\0".join(self.outputs).encode())
         digest.update(f"{self.rows.dtype.str} {self.rows.shape}".encode())
         digest.update(np.ascontiguousarray(self.rows).data)
@@ -129,7 +129,7 @@ class ClassTargets(Targets):
 
     @classmethod
     def of(cls, labels: np.ndarray, classes: Sequence[str], *, count: int, where: str) -> "ClassTargets":
-        """Return labels as targets, or say what is wrong with them; `where` is what an error calls the set."""
+        """Return labels as targets, or raise an error; `where` is the dataset's name in it."""
         labels = np.asarray(labels)
         if labels.size == 0:
             labels = labels.astype(np.int64)
@@ -162,12 +162,12 @@ class ClassTargets(Targets):
         return np.bincount(self.rows, minlength=len(self.outputs))
 
     def aligned(self, outputs: tuple[str, ...]) -> Self:
-        """Return the same counted in another list of classes, which has all of its own."""
+        """Return targets with the indices of another list of classes, which includes all of its own."""
         lookup = renumber(self.outputs, outputs, used=np.flatnonzero(self.counts()))
         return replace(self, rows=lookup[self.rows], outputs=outputs)
 
     def update(self, digest: "hashlib._Hash") -> None:
-        """Add classes and labels to a digest."""
+        """Update a digest with classes and labels."""
         digest.update("\0".join(self.outputs).encode())
         digest.update(np.ascontiguousarray(self.rows, dtype="<i8").data)
 
@@ -182,7 +182,7 @@ def require_classes(classes: Sequence[str], where: str) -> None:
 
 
 def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:
-    """Return names of classes that are counted from 0."""
+    """Return names for numbered classes."""
     if highest >= MOST_CLASSES:
         raise ValueError(
             f"{where} has the label {highest}; classes are counted from 0, and there are at most {MOST_CLASSES}. "
@@ -192,7 +192,7 @@ def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:
 
 
 def renumber(own: Sequence[str], outputs: Sequence[str], *, used: np.ndarray) -> np.ndarray:
-    """Return the places of classes in another list, which has all that samples use; -1 for one it has not."""
+    """Return the indices of classes in another list; -1 for unused classes that it lacks."""
     new = {name: place for place, name in enumerate(outputs)}
     unknown = [own[place] for place in used if own[place] not in new]
     if unknown:

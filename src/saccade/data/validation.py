@@ -1,4 +1,4 @@
-"""Validation samples in order, each once, over all processes."""
+"""Batches of validation samples: in order, each sample once over all processes."""
 
 import warnings
 from collections.abc import Iterator
@@ -21,15 +21,14 @@ class Validation:
     """The validation samples of one process.
 
     Args:
-        encode: makes of a sample what a batch holds.
-        framing: of the images, by which those in memory are resized where their side differs; None reads these like
-            files.
-        workers: processes that read files; threads, of samples that are kept.
-        keep: hold the encoded samples in memory once they were read.
-        kept_on: the device that holds them; the CPU if not given.
-        memory: of what was read for runs before.
-        rank: of this process, which takes every world-th sample.
-        world: how many processes there are.
+        encode: encodes samples.
+        framing: framing of the images, to resize those in memory if their side differs; None: read them like files.
+        workers: reading processes; threads, for cached samples.
+        keep: cache the encoded samples in memory.
+        kept_on: device of the cached samples; default: CPU.
+        memory: cache of samples read for earlier runs.
+        rank: rank of this process, which takes every world-th sample.
+        world: number of processes.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Validation:
         return len(self.places)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches on the device, with the samples' `place` in the source; a bad sample is left out and named."""
+        """Yield batches on the device, with the samples' `place` in the source; bad ones are skipped and recorded."""
         if self.columns is not None:
             for begin in range(0, len(self.places), self.batch_size):
                 part = slice(begin, begin + self.batch_size)
@@ -93,11 +92,11 @@ class Validation:
                 yield _placed(batch, self.device)
 
     def ready(self) -> None:
-        """Read the samples that are kept, if they are to be, unless that was done."""
+        """Read the samples to cache, unless this was done."""
         if not self.keep or self.kept or self.columns is not None:
             return
         how = None
-        if type(self.encode) is ImageEncoder:  # whose batches depend on this alone
+        if type(self.encode) is ImageEncoder:  # whose batches depend on nothing else
             how = (
                 self.encode,
                 self.source.at_least,
@@ -129,13 +128,13 @@ class Validation:
                 warnings.warn(f"{name} cannot be read and is not counted: {fault.reason}", stacklevel=3)
 
     def close(self) -> None:
-        """End the processes that read; they begin anew when there is more to read."""
+        """Stop the workers; they are restarted when needed."""
         if self.columns is None:
             self.loader._iterator = None
 
 
 def _placed(batch: Batch, device: torch.device) -> Batch:
-    """Return a batch on a device; places stay where the host reads them."""
+    """Move a batch to a device, except `place`, which the host reads."""
     return {name: part if name == "place" else part.to(device) for name, part in batch.items()}
 
 

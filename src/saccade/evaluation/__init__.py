@@ -1,1 +1,1 @@
-"""Measure models: size, speed, accuracy, calibration and robustness."""
+"""Evaluate models: size, speed, accuracy, calibration and robustness."""

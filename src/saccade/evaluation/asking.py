@@ -1,4 +1,4 @@
-"""Ask models about images under every condition, and hand their answers to those who judge them."""
+"""Run models on images under every condition and pass the outputs to their judges."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ import rich.console
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..data.draws import seed_of
+from ..data.draws import derive_seed
 from ..data.feed import Batch
 from ..data.image import Fault
 from ..data.source import Source
@@ -20,11 +20,11 @@ from .judge import CLEAN, Judge
 from .opening import EvaluatedModel, EvaluationError
 from .robust import Condition, apply, corruptions, occlusions
 
-KEPT = 2**30  # bytes of framed images held in memory; of more, files are read once a stage
+KEPT = 2**30  # most bytes of framed images in memory; above that, files are read again for each stage
 
 
-class Bars:
-    """A bar a stage, with the time it still takes; nothing if `quiet` or where nobody looks."""
+class ProgressBars:
+    """A progress bar for each stage; nothing if `quiet` or not in a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
@@ -48,12 +48,12 @@ class Bars:
         self.progress.stop()
 
     def begin(self, stage: str, total: int) -> None:
-        """Start a stage of so many answers."""
+        """Start a stage of `total` outputs."""
         self.progress.update(self.bar, visible=False)
         self.bar = self.progress.add_task(stage, total=total)
 
     def advance(self, count: int) -> None:
-        """Move on by so many answers."""
+        """Advance by `count` outputs."""
         self.progress.advance(self.bar, count)
 
     def say(self, text: str) -> None:
@@ -62,7 +62,7 @@ class Bars:
 
 
 class FramedImages:
-    """Samples in one framing, batch by batch, with the rng_keys that their draws are functions of."""
+    """Batches of framed samples with the samples' random keys."""
 
     def __init__(self, source: Source, model: EvaluatedModel, *, batch_size: int, workers: int, seed: int) -> None:
         self.source, self.seed, self.length = source, seed, len(source)
@@ -79,18 +79,18 @@ class FramedImages:
         self.keep = len(source) * framing.channels * framing.img_size**2 <= KEPT
 
     def __iter__(self) -> Iterator[tuple[Batch, list[int]]]:
-        """Yield batches, images uint8 B, C, H, W, and the rng_keys of their samples."""
+        """Yield batches, images uint8 B, C, H, W, and the samples' random keys."""
         if self.keep and self.kept is None:
             self.kept = list(self.reader.batches())
         for batch in self.kept or self.reader.batches():
             yield batch, [self._rng_key(int(place)) for place in batch["place"]]
 
     def _rng_key(self, place: int) -> int:
-        """Return what a sample's draws are functions of: the seed and its name."""
-        return seed_of(self.seed, identity(self.source.name(place)) & (2**63 - 1))
+        """Return a sample's random key, derived from the seed and its name."""
+        return derive_seed(self.seed, identity(self.source.name(place)) & (2**63 - 1))
 
 
-def ask_all(
+def collect_outputs(
     judges: Sequence[Judge],
     source: Source,
     *,
@@ -99,12 +99,12 @@ def ask_all(
     batch_size: int,
     workers: int,
     seed: int,
-    bars: Bars,
+    bars: ProgressBars,
 ) -> tuple[np.ndarray, dict[str, Fault]]:
-    """Ask every model about every sample under every condition, and let its judge take the answers.
+    """Run every model on every sample under every condition; the judges record the outputs.
 
     Returns:
-        The places of the samples that could be read, and why others could not.
+        The indices of readable samples, and the faults of the others.
     """
     places, bad = np.arange(0), {}
     for framing in dict.fromkeys(judge.model.spec.framing for judge in judges):
@@ -121,8 +121,8 @@ def ask_all(
         )
         back = float(np.mean([judge.passes_back() for judge in group])) if attacked else 0.0
         passes = len(covered) + len(spoilt) + len(more)
-        text = expect(time.monotonic() - started, passes=passes, back=back, attacked=attacked)
-        # Runs that see images at another size are asked apart, so each group is told of by its names.
+        text = describe_remaining(time.monotonic() - started, passes=passes, back=back, attacked=attacked)
+        # Models with different image sizes run separately, so each group is reported by its names.
         names = ", ".join(judge.model.name for judge in group)
         bars.say(text if len(group) == len(judges) else f"{names}: {text}")
         for stage, conditions in (("occlusions", covered), ("corruptions", spoilt), ("noise", more)):
@@ -139,13 +139,13 @@ def ask_all(
     return places, bad
 
 
-def expect(seconds: float, *, passes: float, back: float, attacked: bool = True) -> str:
-    """Return in words how long the rest may take.
+def describe_remaining(seconds: float, *, passes: float, back: float, attacked: bool = True) -> str:
+    """Return a remark on the remaining time.
 
     Args:
-        seconds: of one pass forward over all samples.
-        passes: forward still to come.
-        back: passes forward and back at most, each as long as three forward.
+        seconds: duration of one forward pass over all samples.
+        passes: remaining forward passes.
+        back: most remaining forward and backward passes, each as long as three forward passes.
         attacked: whether attacks are among them.
     """
     minutes = round(seconds * (passes + 3 * back) / 60)
@@ -154,8 +154,8 @@ def expect(seconds: float, *, passes: float, back: float, attacked: bool = True)
     return f"{text} for {what}; --limit asks about fewer samples"
 
 
-def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.ndarray:
-    """Ask about the images as they are; return the places of those that could be read."""
+def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: ProgressBars) -> np.ndarray:
+    """Run the models on clean images; return the indices of readable ones."""
     bars.begin(CLEAN, images.length * len(judges))
     places = []
     for batch, rng_keys in images:
@@ -168,8 +168,10 @@ def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.
     return np.concatenate(places)
 
 
-def _ask_changed(judges: Sequence[Judge], images: FramedImages, conditions: Sequence[Condition], bars: Bars) -> None:
-    """Ask about the images under conditions; what is done to them is done once for all models."""
+def _ask_changed(
+    judges: Sequence[Judge], images: FramedImages, conditions: Sequence[Condition], bars: ProgressBars
+) -> None:
+    """Run the models on changed images; each change is computed once for all models."""
     with ThreadPoolExecutor() as pool:
         for batch, rng_keys in images:
             for condition in conditions:

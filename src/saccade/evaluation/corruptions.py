@@ -1,7 +1,7 @@
-"""Common corruptions at five severities, each image by its own draws, in bytes as a file would hold them.
+"""Common corruptions at five severities, random for each image, rounded to bytes.
 
-The kinds are those of Hendrycks and Dietterich (2019), written anew: numbers are not comparable with their files. What
-a severity means is stated at two sides, 32 and 224 pixels, and interpolated between them.
+The corruptions are those of Hendrycks and Dietterich (2019), reimplemented: results cannot be compared with their
+files. Strengths are given for images of 32 and 224 pixels and interpolated between them.
 """
 
 import io
@@ -21,16 +21,16 @@ Change = Callable[[np.ndarray, float, Rng], np.ndarray]  # H, W, C from 0 to 1, 
 
 @dataclass(frozen=True)
 class Corruption:
-    """One way to spoil an image."""
+    """One kind of corruption."""
 
-    change: Change  # does it; its name is the corruption's
-    small: tuple[float, ...]  # strengths of severity 1 to 5 at a side of 32 pixels
-    large: tuple[float, ...]  # the same at 224 pixels
-    length: bool = False  # the strength is in pixels and grows with sides beyond 224
-    colour: bool = False  # does nothing to grey images
+    change: Change  # the function, which names the corruption
+    small: tuple[float, ...]  # strengths of severities 1 to 5 at 32 pixels
+    large: tuple[float, ...]  # likewise at 224 pixels
+    length: bool = False  # whether the strength is a length, which scales with sides above 224
+    colour: bool = False  # whether it leaves grey images unchanged
 
     def strength(self, severity: int, side: int) -> float:
-        """Return the strength of a severity for an image's side."""
+        """Return the strength of a severity for images of the given side."""
         if severity not in SEVERITIES:
             raise ValueError(f"severity {severity} was given; severities are 1 to 5")
         share = min(math.log(side / SMALL) / math.log(LARGE / SMALL), 1.0)
@@ -45,7 +45,7 @@ def corrupt(image: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.
     Args:
         image: uint8 H, W, C.
         severity: 1 to 5.
-        rng_key: what the draws are a function of, with name and severity: stands for the seed and the image.
+        rng_key: random key of seed and image; name and severity are added.
     """
     if name not in CORRUPTIONS:
         raise ValueError(f"there is no corruption {name!r}; there are {', '.join(CORRUPTIONS)}")
@@ -57,33 +57,33 @@ def corrupt(image: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.
 
 
 def gaussian_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Add a normal number to every value."""
+    """Add Gaussian noise."""
     return x + strength * random.standard_normal(x.shape, dtype=np.float32)
 
 
 def shot_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Count photons: white is `strength` of them."""
+    """Poisson noise: white is `strength` photons."""
     return random.poisson(x * strength).astype(np.float32) / strength
 
 
 def impulse_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Turn a share of the values black or white."""
+    """Salt-and-pepper noise on a share of the values."""
     draws = random.random(x.shape, dtype=np.float32)
     return np.where(draws < strength / 2, 0, np.where(draws < strength, 1, x))
 
 
 def speckle_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Add noise in proportion to the value."""
+    """Multiplicative Gaussian noise."""
     return x + x * strength * random.standard_normal(x.shape, dtype=np.float32)
 
 
 def gaussian_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Smooth by a bell of this deviation."""
+    """Gaussian blur with this standard deviation."""
     return ndimage.gaussian_filter(x, (strength, strength, 0), mode="reflect")
 
 
 def defocus_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Smooth by a disc of this radius, as a lens out of focus does."""
+    """Disc blur of this radius, as by an unfocused lens."""
     reach = math.ceil(strength + 0.5)
     along = np.arange(-reach, reach + 1)
     away = np.hypot(along[:, None], along[None])
@@ -91,7 +91,7 @@ def defocus_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # 
 
 
 def motion_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Smear along a line of this length and of random direction."""
+    """Blur along a line of this length and a random direction."""
     angle = random.random() * math.pi
     reach = math.ceil(strength / 2 + 0.5)
     down, right = np.mgrid[-reach : reach + 1, -reach : reach + 1]
@@ -101,51 +101,51 @@ def motion_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
 
 
 def zoom_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Average the image with itself enlarged by up to 1 + strength, as a lens zooming while it is open does."""
+    """Average of the image zoomed by factors up to 1 + strength."""
     steps = [1 + strength * step / 8 for step in range(1, 9)]
     return (x + sum(_enlarged(x, factor) for factor in steps)) / (1 + len(steps))
 
 
 def fog(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Lay haze of uneven depth over the image: light is x * t + 0.85 * (1 - t), t = exp(-strength * depth)."""
+    """Fog of random depth: x * t + 0.85 * (1 - t) with t = exp(-strength * depth)."""
     depth = _clouds(x.shape[:2], random)[..., None]
     passed = np.exp(-strength * (0.4 + depth))
     return x * passed + 0.85 * (1 - passed)
 
 
 def brightness(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Add to all values."""
+    """Add a constant to all values."""
     return x + strength
 
 
 def contrast(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Bring all values towards the image's mean, `strength` of their distance left."""
+    """Scale the distance of all values from the image's mean by `strength`."""
     mean = x.mean((0, 1), keepdims=True)
     return mean + (x - mean) * strength
 
 
 def saturate(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Multiply the distance of each colour from grey."""
+    """Scale the distance of colours from grey."""
     grey = x @ np.array([0.299, 0.587, 0.114], dtype=np.float32) if x.shape[2] == 3 else x[..., 0]
     return grey[..., None] + (x - grey[..., None]) * strength
 
 
 def pixelate(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Keep `strength` of the side's pixels, as larger squares."""
+    """Downsample by `strength` and enlarge by nearest neighbour."""
     image = _to_image(x)
     small = [max(round(side * strength), 1) for side in image.size]
     return _from_image(image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.NEAREST))
 
 
 def jpeg(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Write and read as a JPEG of this quality."""
+    """JPEG compression with this quality."""
     file = io.BytesIO()
     _to_image(x).save(file, "JPEG", quality=round(strength))
     return _from_image(Image.open(file))
 
 
 def elastic(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Move every pixel smoothly, by `strength` pixels on the whole each way."""
+    """Elastic deformation with a displacement of `strength` pixels."""
     height, width = x.shape[:2]
     moves = random.standard_normal((2, height, width), dtype=np.float32)
     sigma = max(0.05 * min(height, width), 2.0)
@@ -158,7 +158,7 @@ def elastic(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
 
 
 def _convolve(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """Return an image under a kernel of an odd side and sum 1, mirrored at the edges."""
+    """Convolve an image with a normalised kernel of odd size, with reflection padding."""
     reach = kernel.shape[0] // 2
     wide = np.pad(x, ((reach, reach), (reach, reach), (0, 0)), mode="symmetric")
     if x.shape[0] <= 64:
@@ -178,7 +178,7 @@ def _enlarged(x: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _clouds(shape: tuple[int, int], random: Rng) -> np.ndarray:
-    """Return an uneven field from 0 to 1, H, W: grids of draws, each twice as fine and weighing half as much."""
+    """Return fractal noise from 0 to 1, H, W: random grids, each twice as fine with half the weight."""
     total = np.zeros(shape, dtype=np.float32)
     for octave in range(1, 6):
         grid = random.random((2**octave + 1, 2**octave + 1), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Measure finished models by the metrics of their task, each number with its interval, and what throws them off."""
+"""Evaluate models by their task's metrics, with intervals, also on corrupted and attacked images."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from ..data.image import Fault, count_bad
 from ..data.source import Source
 from ..data.split import abbreviate
 from ..statistics.bootstrap import RESAMPLES, Resampled, ResampledDifference
-from .asking import Bars, FramedImages, ask_all
+from .asking import FramedImages, ProgressBars, collect_outputs
 from .classes.attacks import Attack
 from .classes.judge import ClassJudge
 from .classes.options import ClassOptions, read_options
@@ -26,7 +26,7 @@ JUDGES: dict[str, type[Judge]] = {
     "classify": ClassJudge,
     "segment": MaskJudge,
     "detect": ObjectJudge,
-}  # of tasks that have more to say than their metrics
+}  # tasks with further metrics
 
 
 def evaluate(
@@ -51,29 +51,28 @@ def evaluate(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Evaluation:
-    """Measure models on the same images, with intervals, and how they differ.
+    """Evaluate models on the same images, with intervals, and compare them.
 
     Args:
-        targets: one or several of a run's folder, its `model.safetensors`, a timm model's name, NAME@FILE; the first is
-            what the others are compared with.
-        data: images, as for `train`; by default those the runs were validated on.
-        columns: of a list as `data`, which are read as what, as for `train`.
-        task: the models' task with options that change how they are asked, as in "segment:flip=true"; those that are
-            not given are those they were trained with.
-        robust: occlude and corrupt the images as well, and attack them where the models answer with a class.
-        limit: ask about so many images only, as evenly over classes, labels or numbers as they allow.
-        seed: of the choice of images, of all draws and of the resamples.
+        targets: one or several of: run folder, `model.safetensors`, timm model name, NAME@FILE. The others are compared
+            with the first.
+        data: dataset, as for `train`; default: the runs' validation samples.
+        columns: column mapping of a list, as for `train`.
+        task: the models' task with options for inference, such as "segment:flip=true"; default: as in training.
+        robust: also evaluate occluded and corrupted images and, for classifiers, attacks.
+        limit: number of images, stratified by the targets; default: all.
+        seed: random seed (subset, corruptions, bootstrap).
         device: cpu, cuda, cuda:1, ...
-        labels: a JSON file: ReaL's, or the model's class for each class of the images.
-        subset: a text file of the classes the answer is chosen from, one a line; both are for classifiers.
-        epsilons: of the attacks, in 255ths.
-        steps: of PGD from each start.
-        restarts: starts of PGD.
-        resamples: of the images, for the intervals.
-        batch_size: images at a time; draws do not depend on it.
+        labels: for classifiers, a JSON file: ReaL's, or a mapping of the dataset's classes to the model's.
+        subset: for classifiers, a text file of the classes to choose from, one a line.
+        epsilons: epsilons of the attacks, in 1/255.
+        steps: PGD steps from each start.
+        restarts: PGD starts.
+        resamples: bootstrap resamples for the intervals.
+        batch_size: batch size, which does not change results.
         workers: processes that read files.
-        out: a folder to write evaluation.json and evaluation.html to; where it holds an evaluation already, that one
-            stays and a number is added (`evaluation-2`). Nothing is written if not given.
+        out: folder for evaluation.json and evaluation.html; if it has an evaluation, a number is added
+            (`evaluation-2`). Default: nothing is written.
         overwrite: replace the evaluation in `out`.
         quiet: print nothing.
     """
@@ -91,16 +90,16 @@ def evaluate(
         )
     kind.check(models, options)
     if out is not None:
-        FOLDER.choose(out, overwrite=overwrite)  # what it refuses is better known before the work than after
+        FOLDER.choose(out, overwrite=overwrite)  # refuse an unusable folder before the work
     samples = kind.align(open_set(models, None if data is None else str(data), columns), models)
     samples = _chosen(samples, kind, options, limit=limit, seed=seed)
     judges = kind.prepare(models, samples, options)
-    source, bars = samples.chosen(), Bars(quiet=quiet)
+    source, bars = samples.chosen(), ProgressBars(quiet=quiet)
     attacks = options.attacks if robust and kind.attackable else ()
     for line in plan(models, len(source), robust=robust, attacks=attacks, kind=kind):
         bars.say(line)
     with bars:
-        places, bad = ask_all(
+        places, bad = collect_outputs(
             judges,
             source,
             robust=robust,
@@ -145,7 +144,7 @@ def plan(
     attacks: Sequence[Attack],
     kind: type[Judge] = Judge,
 ) -> list[str]:
-    """Return what will be done, in words."""
+    """Describe the evaluation."""
     named, several = f"{len(models)} model{'s' * (len(models) > 1)}", "s" * (images != 1)
     lines = [f"evaluating {named} on {images:,} sample{several}"]
     if robust:
@@ -167,7 +166,7 @@ def plan(
 def _chosen(
     samples: EvaluatedSet, kind: type[Judge], options: ClassOptions, *, limit: int | None, seed: int
 ) -> EvaluatedSet:
-    """Return the samples that have a right answer, at most `limit` of them."""
+    """Return labelled samples, at most `limit`."""
     source, notes = samples.source, list(samples.notes)
     places = kind.answerable(source, options)
     if len(places) < len(source):
@@ -180,7 +179,7 @@ def _chosen(
 
 
 def _differences(judges: Sequence[Judge], numbers: Sequence[Mapping[str, Resampled]]) -> list[ResampledDifference]:
-    """Return how every other model differs from the first, over the same resamples."""
+    """Return the differences of the other models from the first, over the same resamples."""
     base, reference = numbers[0], judges[0].model.name
     return [
         found.minus(base[metric], run=judge.model.name, reference=reference, metric=metric)
@@ -226,7 +225,7 @@ def _settings(
 
 
 def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example, ...]:
-    """Return the first image under each kind of condition, at a middle level."""
+    """Return the first image under each kind of condition, at medium severity."""
     batch, rng_keys = next(iter(FramedImages(source, model, batch_size=1, workers=0, seed=seed)))
     plain = batch["image"][0].permute(1, 2, 0).numpy()
     kinds: dict[str, list[Condition]] = {}

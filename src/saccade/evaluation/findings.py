@@ -1,4 +1,4 @@
-"""What an evaluation found."""
+"""Results of an evaluation."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +12,17 @@ from ..tasks.metric import MetricSpec
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What one model did.
+    """Results of one model.
 
     Args:
-        name: of the run.
-        target: what it was opened by.
-        parameters: of the model.
+        name: name of the run.
+        target: argument that it was opened by.
+        parameters: number of the model's parameters.
         img_size: side of its images.
-        metrics: every number by its name.
-        classes: right answers of each class; empty where an image may have several, and for other tasks.
-        reliability: answers in bins of confidence; empty for other tasks.
-        sections: what the task's page shows of its answers, for the page alone.
+        metrics: metrics by name.
+        classes: per-class scores; empty if images have several right classes, and for other tasks.
+        reliability: confidence bins; empty for other tasks.
+        sections: the task's sections of the page.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Example:
-    """An image under a condition, for the page alone."""
+    """An example image under a condition, for the page."""
 
     title: str
     pixels: Any  # H, W, C uint8
@@ -45,22 +45,22 @@ class Example:
 
 @dataclass(frozen=True)
 class Findings:
-    """Runs side by side on the same images.
+    """Results of several runs on the same images.
 
     Args:
-        runs: by name, in the order given; the first is the reference.
-        differences: of every number of the other runs from the reference's.
-        data: name of the images.
-        samples: how many were asked about.
-        fingerprint: of the set they are from.
-        settings: what decides the numbers: seed, limit, attacks, resamples.
-        task: name of what the models answer.
-        primary: the metric that is measured under every condition.
-        specs: the numbers that come first, by name, with their meanings.
+        runs: runs by name, in order; the first is the reference.
+        differences: differences of the other runs' metrics from the reference's.
+        data: name of the dataset.
+        samples: number of samples.
+        fingerprint: fingerprint of the dataset.
+        settings: settings of the evaluation: seed, limit, attacks, resamples.
+        task: name of the task.
+        primary: the metric that is computed under every condition.
+        specs: specifications of the main metrics by name.
         notes: remarks for the reader.
-        seconds: how long it took.
-        examples: images under each condition.
-        page: where `evaluate` wrote it; None if it did not.
+        seconds: duration.
+        examples: example images under each condition.
+        page: path of the page, if written.
     """
 
     runs: dict[str, Evaluated]
@@ -83,17 +83,17 @@ class Findings:
         return next(iter(self.runs))
 
     def run(self, name: str | None = None) -> Evaluated:
-        """Return a run by its name, the first if none is given."""
+        """Return a run by name; default: the first."""
         if name is not None and name not in self.runs:
             raise KeyError(f"there is no run {name!r}; there are {', '.join(self.runs)}")
         return self.runs[name or self.reference]
 
     def metrics(self, name: str | None = None) -> dict[str, float]:
-        """Return a run's numbers, such as `top1` and `robust.mean_corruption_top1`, the first run's by default."""
+        """Return a run's metrics, such as `top1` and `robust.mean_corruption_top1`; default: the first run's."""
         return {key: found.value for key, found in self.run(name).metrics.items()}
 
     def difference(self, name: str, metric: str | None = None) -> ResampledDifference:
-        """Return how much higher a number, the primary one by default, is for a run than for the reference."""
+        """Return the difference of a run's metric, by default the primary one, from the reference's."""
         metric = metric or self.primary.name
         for found in self.differences:
             if found.run == name and found.metric == metric:

@@ -1,4 +1,4 @@
-"""What one model's answers come to, clean and under every condition, by the metrics of its task."""
+"""Compute a task's metrics of one model, on clean images and under every condition."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,12 +31,12 @@ CLEAN = "clean"
 
 
 class Judge:
-    """Measures one model, of any task; a task with more to say derives its own.
+    """Evaluates one model of any task; tasks with further metrics have a subclass.
 
     Attributes:
-        evenly: how a limited number of samples is chosen, in words.
-        attackable: whether there are attacks, which need to know what a wrong answer is.
-        resamples: of the samples at most, where numbers take long.
+        evenly: how a limited number of samples is chosen, as text.
+        attackable: whether attacks are supported.
+        resamples: most resamples, where metrics are slow.
     """
 
     evenly: ClassVar[str] = "evenly by target"
@@ -47,11 +47,11 @@ class Judge:
         self.model = model
         self.metrics: dict[str, Metrics] = {}
 
-    # Before anything is asked
+    # Before the models run
 
     @classmethod
     def check(cls, models: Sequence[EvaluatedModel], options: ClassOptions) -> None:
-        """Refuse models that do not answer the same question, and options that mean nothing for their task."""
+        """Refuse models with different outputs, and options that do not apply to their task."""
         first = models[0]
         if options.labels is not None or options.subset is not None:
             raise EvaluationError(
@@ -68,37 +68,37 @@ class Judge:
 
     @classmethod
     def answerable(cls, source: Source, options: ClassOptions) -> np.ndarray:  # noqa: ARG003
-        """Return the places of the samples that have a right answer."""
+        """Return the indices of labelled samples."""
         return np.arange(len(source))
 
     @classmethod
     def prepare(cls, models: Sequence[EvaluatedModel], samples: EvaluatedSet, options: ClassOptions) -> list[Self]:  # noqa: ARG003
-        """Return one for each model."""
+        """Return a judge for each model."""
         return [cls(model) for model in models]
 
     @classmethod
     def conditions(cls) -> list[Condition]:
-        """Return what is done to images beside occlusions and corruptions."""
+        """Return further conditions besides occlusions and corruptions."""
         return []
 
     @classmethod
     def takes(cls, condition: Condition) -> bool:  # noqa: ARG003
-        """Tell whether targets stay right under an occlusion or corruption."""
+        """Whether targets remain valid under an occlusion or corruption."""
         return True
 
     @classmethod
     def align(cls, samples: EvaluatedSet, models: Sequence[EvaluatedModel]) -> EvaluatedSet:
-        """Return the samples with their targets in terms of the models' outputs."""
+        """Return the samples with targets mapped to the models' outputs."""
         return replace(samples, source=samples.source.aligned(models[0].spec.outputs))
 
-    # While models are asked
+    # While the models run
 
     def take(self, key: str, batch: Batch, images: Tensor | None) -> None:
-        """Ask the model about a batch's images under a condition.
+        """Run the model on a batch under a condition.
 
         Args:
-            key: of the condition; `CLEAN` for none.
-            images: of the batch under that condition, uint8 B, C, H, W; None where samples have none.
+            key: key of the condition; `CLEAN` for none.
+            images: the images under that condition, uint8 B, C, H, W; None if samples have no images.
         """
         if key not in self.metrics:
             self.metrics[key] = self.model.task.metrics(self.model.task.spec)
@@ -106,28 +106,28 @@ class Judge:
             self.metrics[key].update(*self.model.answer(batch, images))
 
     def attack(self, batch: Batch, rng_keys: Sequence[int]) -> None:
-        """Attack a batch's images; for those that are attackable."""
+        """Attack a batch's images, if supported."""
 
     def passes_back(self) -> float:
-        """Return how many passes forward and back over all samples attacks may take at most."""
+        """Return the most forward and backward passes over all samples that attacks need."""
         return 0.0
 
-    # Of what was asked
+    # After the models ran
 
     @property
     def primary(self) -> MetricSpec:
-        """The metric that is measured under every condition."""
+        """The metric that is computed under every condition."""
         return self.model.loaded.task.metrics.primary_metric(self.model.spec)
 
     def specs(self) -> dict[str, MetricSpec]:
-        """Return the numbers that come first, in their order, with their meanings."""
+        """Return the specifications of the main metrics, in order."""
         found = {spec.name: spec for spec in self.model.loaded.task.metrics.metric_specs(self.model.spec)}
         first = {self.primary.name: self.primary}
         mean = replace(self.primary, name=mean_name(self.primary.name), words=f"{self.primary.words}, corrupted")
         return first | found | {mean.name: mean}
 
     def numbers(self, *, seed: int, resamples: int) -> dict[str, Resampled]:
-        """Return every number, over all samples and over resamples of them."""
+        """Return every metric, over all samples and over resamples."""
         wanted: dict[str, tuple[MetricSpec, dict[str, np.ndarray]]] = {}
         for key, metrics in self.metrics.items():
             columns = {name: value.numpy() for name, value in metrics.scores().items()}
@@ -155,20 +155,20 @@ class Judge:
         return {name: found[name] for name in dict.fromkeys([*self.specs(), *found]) if name in found}
 
     def details(self) -> dict[str, Any]:
-        """Return what else the result holds of this model, by the names of its fields."""
+        """Return further fields of this model's result."""
         return {}
 
     def sections(self, source: Source) -> list[Section]:  # noqa: ARG002
-        """Return what else the page shows of this model's answers to samples."""
+        """Return further sections of the page on this model's predictions."""
         return []
 
     def notes(self) -> list[str]:
-        """Return remarks on what was found."""
+        """Return notes for the reader."""
         return []
 
 
 def statistic_of(spec: MetricSpec, columns: Mapping[str, np.ndarray]) -> Statistic:
-    """Return a metric that is no mean over samples as a statistic."""
+    """Return a metric that is not a mean over samples as a statistic."""
     if spec.by_group:
         return group_mean(columns[spec.column], columns[GROUP])
     return record_statistic(columns[spec.column], lambda records: spec.combine({spec.column: records}))

@@ -1,4 +1,4 @@
-"""What the answers of segmenters and detectors come to: metrics, and how much light noise and blur take of them."""
+"""Evaluation of segmenters and detectors: metrics, also under light noise and blur."""
 
 import math
 
@@ -13,28 +13,28 @@ from .judge import CLEAN, Judge
 from .opening import EvaluatedModel
 from .robust import PERTURBATIONS, Condition, perturbations
 
-MOVES = ("patch_shuffle", "corruption.elastic", "corruption.zoom_blur")  # pixels away from where their mask has them
+MOVES = ("patch_shuffle", "corruption.elastic", "corruption.zoom_blur")  # these move pixels away from their mask
 
 
 class MaskJudge(Judge):
-    """Measures one segmenter."""
+    """Evaluates one segmenter."""
 
     def __init__(self, model: EvaluatedModel) -> None:
         super().__init__(model)
-        self.repeats: dict[str, list[float]] = {}  # the primary metric under each draw of a noise
+        self.repeats: dict[str, list[float]] = {}  # primary metric for each draw of the noise
 
     @classmethod
     def conditions(cls) -> list[Condition]:
-        """Return light noise and blur, five draws of each."""
+        """Return light noise and blur, with five draws each."""
         return perturbations()
 
     @classmethod
     def takes(cls, condition: Condition) -> bool:
-        """Leave out what moves pixels, since masks stay where they are."""
+        """Exclude conditions that move pixels, since masks are not moved."""
         return not condition.key.startswith(MOVES)
 
     def numbers(self, *, seed: int, resamples: int) -> dict[str, Resampled]:
-        """Return every number, and the means over the draws of noise."""
+        """Return every metric, and the means over the draws of noise."""
         found = super().numbers(seed=seed, resamples=resamples)
         for one in PERTURBATIONS:
             parts = [found[f"noise.{one.name}.{n}"] for n in range(one.repeats) if f"noise.{one.name}.{n}" in found]
@@ -45,8 +45,8 @@ class MaskJudge(Judge):
         return found
 
     def notes(self) -> list[str]:
-        """Return how far draws of the noise alone move the number, as Student's interval over them."""
-        from scipy.special import stdtrit  # scipy takes a moment to import
+        """Return notes on the variation over draws of the noise, as Student's interval."""
+        from scipy.special import stdtrit  # slow to import
 
         notes = []
         for title, values in self.repeats.items():
@@ -57,12 +57,12 @@ class MaskJudge(Judge):
 
 
 class ObjectJudge(MaskJudge):
-    """Measures one detector; what is done to images leaves objects where they are, as for masks."""
+    """Evaluates one detector; conditions do not move objects, as for masks."""
 
-    resamples = 400  # average precision reads every answer again for each
+    resamples = 400  # average precision processes all predictions for each resample
 
     def sections(self, source: Source) -> list[Section]:
-        """Return what the page of a run shows: images with truth beside answer, errors, curves, classes, sizes."""
+        """Return the sections of a run's page: images, errors, curves, classes, sizes."""
         metrics, spec, task = self.metrics[CLEAN], self.model.spec, self.model.loaded.task
         shown = Shown(
             model=Html(""),

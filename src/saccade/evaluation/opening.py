@@ -1,4 +1,4 @@
-"""What is evaluated: models opened by a word, and the samples they are all asked about."""
+"""Open the models and the dataset of an evaluation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,35 +22,35 @@ from ..tasks.opening import TaskChoice, choose_task, open_samples
 
 
 class EvaluationError(ValueError):
-    """What was given cannot be evaluated, and why."""
+    """The arguments cannot be evaluated."""
 
 
 @dataclass(frozen=True)
 class EvaluatedModel:
     """A model under evaluation."""
 
-    name: str  # what it is called in the result; no two are the same
-    target: str  # what it was opened by
+    name: str  # unique name in the result
+    target: str  # argument that it was opened by
     loaded: LoadedModel
-    task: Task  # around the model, with the options of its run
-    asked_as: str  # the task with its options, as it is written in settings
+    task: Task  # the task with the options of its run
+    asked_as: str  # the task with its options, as written in settings
 
     @property
     def spec(self) -> InputSpec:
-        """What goes in and comes out."""
+        """The model's inputs and outputs."""
         return self.loaded.spec
 
     @property
     def run(self) -> Run | None:
-        """The run it comes from, if it does."""
+        """The model's run, if it is from one."""
         return None if self.loaded.folder is None else Run(self.loaded.folder)
 
     def ask(self, images: Tensor) -> Tensor:
-        """Return raw answers, B, ... float32, to images, B, C, H, W: bytes, or numbers from 0 to 1."""
+        """Return raw outputs, B, ... float32, for images, B, C, H, W: bytes, or floats from 0 to 1."""
         return self._finite(self.task({"image": self.loaded.normalize(images)})["output"].float())
 
     def answer(self, batch: Batch, images: Tensor | None) -> tuple[dict[str, Tensor], Batch]:
-        """Return what the model says to images in the place of a batch's own, and that batch as it was asked."""
+        """Return the model's answer to a batch with replaced images, and that batch."""
         device = self.loaded.device
         asked = {name: part if name == "place" else part.to(device) for name, part in batch.items() if name != "image"}
         if images is not None:
@@ -67,36 +67,36 @@ class EvaluatedModel:
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """The samples every model is asked about."""
+    """The samples of an evaluation."""
 
-    source: Source  # the whole set
+    source: Source  # the whole dataset
     name: str
     fingerprint: str
     notes: tuple[str, ...]  # remarks for the reader
-    places: np.ndarray | None = None  # of those asked about in the set; None for all
+    places: np.ndarray | None = None  # indices of the chosen samples; None: all
 
     def chosen(self) -> Source:
-        """Return the source of the samples asked about."""
+        """Return the source of the chosen samples."""
         return self.source if self.places is None else self.source.subset(self.places)
 
 
 def open_models(
     targets: Sequence[str | Path], *, device: str, task: str | None = None, own: bool = False
 ) -> list[EvaluatedModel]:
-    """Open models by run folder, weights or timm name; all of one task.
+    """Open models of one task by run folder, weights or timm name.
 
     Args:
-        task: its name with options to be asked by in the place of those in training; the others stay.
-        own: whether they are asked about their runs' own samples, which are read as in training.
+        task: task name with options that replace those of the training.
+        own: whether the runs' own validation samples are used, which are read as in training.
     """
     if not targets:
         raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
-    known = [find_target(target) for target in targets]  # all of them before the first is opened
+    known = [find_target(target) for target in targets]  # find all of them before the first is opened
     open_device(device)
     found: list[EvaluatedModel] = []
     for target, opened in zip(targets, known, strict=True):
         loaded = open_model(opened, device=device)
-        loaded.model.eval().requires_grad_(False)  # attacks need only the images' gradient
+        loaded.model.eval().requires_grad_(False)  # attacks only need the gradient of images
         apply(loaded.model, "infer")
         trained_as = None if loaded.folder is None else Run(loaded.folder).config().task
         usual = trained_as or loaded.spec.task
@@ -107,7 +107,7 @@ def open_models(
         given = [] if task is None else list(texts_of(task))
         _refuse_idle(choice, given, own=own)
         options = choice.options
-        if trained_as is None:  # weights alone, which say themselves how they were asked
+        if trained_as is None:  # a file of weights has its own task options
             kept = choice.reader.options_of(loaded.spec)
             options = replace(kept, **{name: getattr(options, name) for name in given}) if given else kept
         asked = loaded.task.build(loaded.model, loaded.spec, options=options)
@@ -125,7 +125,7 @@ def open_models(
 
 
 def _refuse_idle(choice: TaskChoice, given: Sequence[str], *, own: bool) -> None:
-    """Refuse options of a task that change nothing about how a trained model is asked."""
+    """Refuse task options that have no effect on inference."""
     asked, read = choice.kind.asked_by, choice.kind.reader.read_by
     for name in given if asked is not None else ():
         if name not in (*(asked or ()), *read):
@@ -144,11 +144,11 @@ def _refuse_idle(choice: TaskChoice, given: Sequence[str], *, own: bool) -> None
 def open_set(
     models: Sequence[EvaluatedModel], data: str | None, columns: str | Mapping[str, str] | None = None
 ) -> EvaluatedSet:
-    """Open the samples: what was given, or the validation set that the runs were trained with.
+    """Open the given dataset, or the runs' validation samples.
 
     Args:
-        data: samples as `saccade train` takes them; their validation part if they have one, else all of them.
-        columns: of a list, which are read as what; those of the runs' training if not given.
+        data: dataset as for `saccade train`; its validation split if it has one, else all samples.
+        columns: column mapping of a list; default: that of the runs' training.
     """
     if columns is not None and data is None:
         raise EvaluationError(f"columns={columns} was given without a list; give it with --data")
@@ -168,7 +168,7 @@ def open_set(
 
 
 def _trained_columns(models: Sequence[EvaluatedModel], data: str) -> dict[str, str]:
-    """Return the columns of a list that the models were trained to answer."""
+    """Return the column mapping that the models were trained with."""
     found = [columns_as_trained(data, model.run.config().data.columns) for model in models if model.run is not None]
     other = next((columns for columns in found if columns != found[0]), None)
     if other is not None:
@@ -202,7 +202,7 @@ def _own_set(model: EvaluatedModel) -> EvaluatedSet:
 
 
 def choose(source: Source, places: np.ndarray, *, limit: int | None, seed: int) -> np.ndarray:
-    """Return places of at most `limit` samples, as evenly over the targets' strata as they allow, by name and seed."""
+    """Return the indices of at most `limit` samples, stratified by target and chosen by name and seed."""
     if limit is None or limit >= len(places):
         return places
     if limit < 1:
@@ -210,7 +210,7 @@ def choose(source: Source, places: np.ndarray, *, limit: int | None, seed: int) 
     keys = np.array([identity(source.name(int(place)), seed) for place in places], dtype=np.int64)
     strata = source.targets.strata()[places]
     order = np.lexsort((keys, strata))
-    rank = np.empty(len(places), dtype=np.int64)  # of a sample among those of its stratum
+    rank = np.empty(len(places), dtype=np.int64)  # rank within the stratum
     starts = np.flatnonzero(np.diff(strata[order], prepend=-1))
     rank[order] = np.arange(len(places)) - np.repeat(starts, np.diff([*starts, len(places)]))
     return np.sort(places[np.lexsort((keys, rank))[:limit]])

@@ -1,4 +1,4 @@
-"""The page of an evaluation: runs side by side, each number with what it may be."""
+"""The page of an evaluation: runs side by side, metrics with intervals."""
 
 import shlex
 from dataclasses import replace
@@ -26,7 +26,7 @@ from .robust import mean_name
 
 
 def render(result: Findings) -> str:
-    """Return an evaluation as one page that stands alone."""
+    """Render an evaluation as a self-contained page."""
     robust = bool(result.settings["robust"])
     found: list[Section | None] = [
         _difference_section(result),
@@ -51,7 +51,7 @@ def render(result: Findings) -> str:
 
 
 def _task_sections(result: Findings) -> list[Section]:
-    """Return what the task shows of every run's answers, with the run's name where there are several."""
+    """Return the task's sections for every run, with the run's name if there are several."""
     several = len(result.runs) > 1
     return [
         replace(one, key=f"{one.key}-{number}", title=f"{one.title}: {shorten(run.name, NAME)}") if several else one
@@ -89,7 +89,7 @@ def _lead(result: Findings) -> Html:
 
 
 def _sentence(result: Findings) -> str:
-    """Return what the first run reaches, and how the others differ."""
+    """Return a sentence on the first run's result and the differences of others."""
     first, spec, mean = result.run(), result.primary, mean_name(result.primary.name)
     found = first.metrics[spec.name]
     text = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
@@ -124,7 +124,7 @@ def _difference_section(result: Findings) -> Section | None:
 
 
 def _difference_chart(result: Findings, name: str) -> Html:
-    """Return the differences of shares, which have an axis in common."""
+    """Return a chart of the differences of percentages, which share an axis."""
     rows = [
         Interval(spec.title, found.low, found.value, found.high, _counts(found))
         for metric, spec in result.specs.items()
@@ -143,7 +143,7 @@ def _difference_chart(result: Findings, name: str) -> Html:
 
 
 def _difference_table(result: Findings, name: str) -> Html:
-    """Return the differences of numbers in several units."""
+    """Return a table of differences in various units."""
     rows: list[list[Html | str]] = []
     for found in result.differences:
         if found.run == name and found.metric in result.specs:

@@ -1,4 +1,4 @@
-"""Parts of an evaluation's page: how numbers are written, and the sections on occluded and corrupted images."""
+"""Parts of an evaluation's page: formatted numbers, and the sections on occluded and corrupted images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ from .corruptions import CORRUPTIONS, SEVERITIES
 from .findings import Findings
 from .robust import CENTRE, DROPPED, PERTURBATIONS, PIECES, mean_name
 
-NAME = 60  # characters of a run's or a class' name
+NAME = 60  # most characters of a run's or class' name
 
 
 def cell(found: Estimate | None, spec: MetricSpec) -> Html:
-    """Return a number with its interval for a table, and of a share a bar."""
+    """Return a table cell with a metric and its interval, and a bar for percentages."""
     if found is None:
         return Html("")
     return number_cell(spec.show(found.value), interval_text(found, spec), share=found.value if spec.share else None)
@@ -31,12 +31,12 @@ def number_table(
     caption: str,
     more: Sequence[Sequence[str]] = (),
 ) -> Html:
-    """Return a table with a column a run.
+    """Return a table with a column for each run.
 
     Args:
-        what: heads the column of names.
-        rows: a name, whose number it is among the metrics, and how that is told.
-        more: rows of other cells.
+        what: heading of the first column.
+        rows: name, metric and specification of each row.
+        more: further rows of cells.
     """
     cells = [[name, *(cell(run.metrics.get(key), spec) for run in result.runs.values())] for name, key, spec in rows]
     head = [what, *(shorten(name, NAME) for name in result.runs)]
@@ -44,13 +44,13 @@ def number_table(
 
 
 def interval_text(found: Estimate, spec: MetricSpec) -> str:
-    """Return both ends of a number's interval; the number itself has told the unit."""
+    """Return the ends of a metric's interval, without unit."""
     bare = replace(spec, unit="")
     return f"{bare.show(found.low)} to {bare.show(found.high)}"
 
 
 def number_cell(value: str, interval: str, *, share: float | None = None) -> Html:
-    """Return a value in bold and its ends, after a bar as long as a share."""
+    """Return a bar, the value in bold and its interval."""
     bar = None
     if share is not None:
         bar = tag("span", class_="meter", style=f"--to: {100 * min(max(share, 0.0), 1.0):.1f}%", aria_hidden="true")
@@ -59,25 +59,25 @@ def number_cell(value: str, interval: str, *, share: float | None = None) -> Htm
 
 
 def change(value: float, spec: MetricSpec) -> str:
-    """Return a difference, of shares in percentage points."""
+    """Format a difference, in percentage points for percentages."""
     if spec.share:
         return f"{100 * value:+.1f} points".replace("-", "\u2212")
     return f"{value:+.4g}".replace("-", "\u2212") + (f" {spec.unit}" if spec.unit else "")
 
 
 def change_interval(found: ResampledDifference, spec: MetricSpec) -> str:
-    """Return both ends of a difference's interval."""
+    """Return the ends of a difference's interval."""
     bare = replace(spec, unit="")
     return f"{change(found.low, bare)} to {change(found.high, bare)}"
 
 
 def is_sure(low: float, high: float) -> bool:
-    """Tell whether a difference is more than the choice of images explains."""
+    """Whether an interval excludes zero."""
     return not low <= 0 <= high
 
 
 def corruption_section(result: Findings) -> Section:
-    """Return the primary metric under each corruption."""
+    """Return the section on corruptions."""
     spec, mean = result.primary, mean_name(result.primary.name)
     shown = result.specs[mean]
     present = [name for name in CORRUPTIONS if f"corruption.{name}" in result.run().metrics]
@@ -104,7 +104,7 @@ def corruption_section(result: Findings) -> Section:
 
 
 def occlusion_section(result: Findings) -> Section:
-    """Return the primary metric with parts missing or out of place."""
+    """Return the section on occlusions."""
     charts = [
         _levels(result, [f"centre_occlusion.{s:g}" for s in CENTRE], CENTRE, "centre occlusion", "share of the area"),
         _levels(result, [f"patch_drop.{s:g}" for s in DROPPED], DROPPED, "patch drop", "share of the patches"),
@@ -119,7 +119,7 @@ def occlusion_section(result: Findings) -> Section:
 
 
 def noise_section(result: Findings) -> Section:
-    """Return the primary metric under light noise and blur, repeated."""
+    """Return the section on light noise and blur."""
     about = (
         f"{result.primary.title} under the perturbations of Context Broadcasting's table 9, the mean of five draws of "
         "the noise; sigma in 255ths for noise and in pixels for blur."
@@ -147,7 +147,7 @@ def _gallery(result: Findings) -> Html | None:
 def _levels(
     result: Findings, keys: Sequence[str], levels: Sequence[float], title: str, x_label: str, *, start: float = 0.0
 ) -> Html:
-    """Return a chart of the primary metric by level, from the clean one at `start` on."""
+    """Return a chart of the primary metric by level; the clean value is at `start`."""
     series, bands = {}, {}
     for run in result.runs.values():
         points = [(start, run.metrics[result.primary.name])]

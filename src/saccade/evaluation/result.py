@@ -1,4 +1,4 @@
-"""An evaluation as JSON, as a table, and as the files of a folder."""
+"""Evaluation results as JSON, Markdown and files."""
 
 import json
 from dataclasses import asdict
@@ -20,7 +20,7 @@ DIGITS = 6
 
 
 class Evaluation(Findings):
-    """Runs side by side on the same images: see `Findings`; and how that is written."""
+    """Results of an evaluation; the attributes are those of `Findings`."""
 
     def __repr__(self) -> str:
         name = self.primary.name
@@ -30,7 +30,7 @@ class Evaluation(Findings):
         return f"<Evaluation on {self.samples:,} of {self.data}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: every main number of every run, with its interval."""
+        """Return the notebook representation: the main metrics of every run, with intervals."""
         rows = [
             [name, *(self._cell(run.metrics.get(name), spec) for run in self.runs.values())]
             for name, spec in self.specs.items()
@@ -39,13 +39,13 @@ class Evaluation(Findings):
 
     @staticmethod
     def _cell(found: Estimate | None, spec: MetricSpec) -> str:
-        """Return a number with its interval."""
+        """Format a metric with its interval."""
         if found is None:
             return ""
         return f"{_digits(found.value, spec)} ({_digits(found.low, spec)} to {_digits(found.high, spec)})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the images as JSON's types, numbers to six digits."""
+        """Return everything except images as JSON values, with six digits."""
         runs = [
             {
                 "name": run.name,
@@ -72,11 +72,11 @@ class Evaluation(Findings):
         return to_json(found, digits=DIGITS)
 
     def to_json(self) -> str:
-        """Return `to_dict` as text; the same for the same seed, `seconds` apart."""
+        """Return `to_dict` as JSON text; reproducible except for `seconds`."""
         return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
     def to_markdown(self) -> str:
-        """Return the main numbers as a table, conditions but for their mean and the attacks left out."""
+        """Return the main metrics as a table, with attacks and the means over conditions."""
         names = [name for name in self.run().metrics if name in self.specs]
         lines = [
             f"| {self.samples:,} sample{'s' * (self.samples != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
@@ -95,7 +95,7 @@ class Evaluation(Findings):
         return "\n".join([*lines, *(f"\nnote: {note}" for note in self.notes)])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write evaluation.json and evaluation.html, both or none, over others if asked; return the page."""
+        """Write evaluation.json and evaluation.html, both or neither; return the page's path."""
         path = FOLDER.require(folder, overwrite=overwrite)
         with whole_folder(path) as draft:
             write_text(draft / FILES[0], self.to_json() + "\n")
@@ -107,12 +107,12 @@ FOLDER = OwnFolder("evaluation", lambda folder: {entry.name for entry in folder.
 
 
 def _meaning(spec: MetricSpec) -> dict[str, Any]:
-    """Return what a reader of the numbers needs to know of one."""
+    """Return the description of a metric."""
     return {name: getattr(spec, name) for name in ("words", "unit", "share", "larger_is_better")}
 
 
 def _digits(value: float, spec: MetricSpec, sign: str = "") -> str:
-    """Return a number with four digits after the point, or four in all where these would say nothing."""
+    """Format a number with four decimals, or four significant digits if it is small."""
     plain = spec.share or not value or 1e-3 <= abs(value) < 1e6
     return f"{value:{sign}.4f}" if plain else f"{value:{sign}.4g}"
 

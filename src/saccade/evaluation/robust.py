@@ -1,4 +1,4 @@
-"""The conditions under which models are asked: corrupted images, parts missing or out of place, light noise."""
+"""Robustness conditions: corruptions, occlusions, shuffled patches, light noise."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,24 +14,24 @@ from torch import Tensor
 from ..statistics.bootstrap import Resampled, average
 from .corruptions import CORRUPTIONS, SEVERITIES, corrupt
 
-CENTRE = (0.1, 0.25, 0.5)  # shares of the area; a quarter is the 112 x 112 of 224 of the CB paper's Table 8
+CENTRE = (0.1, 0.25, 0.5)  # shares of the area; 0.25 is 112 x 112 of 224, as in the CB paper's Table 8
 DROPPED = (0.25, 0.5, 0.75)  # shares of the patches
-PIECES = (2, 4, 8)  # along a side
-REPEATS = 5  # draws of light noise
-THREADED = 96  # side from which the work on an image is more than that of handing it to a thread
+PIECES = (2, 4, 8)  # number of pieces along a side
+REPEATS = 5  # draws of each light noise
+THREADED = 96  # side from which threads are faster
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Something done to images before a model sees them."""
+    """A change of the images before inference."""
 
-    key: str  # its name among the metrics
+    key: str  # name in metrics
     title: str  # in words
     change: Callable[..., np.ndarray]  # maps an image, uint8 H, W, C, and `rng_key=` to the changed image
 
 
 def occlusions(side: int) -> list[Condition]:
-    """Return the occlusions there are for images of a side."""
+    """Return the occlusions for images of the given side."""
     kinds: list[tuple[str, str, Sequence[float], Callable[..., np.ndarray]]] = [
         ("centre_occlusion", "share", CENTRE, occlude_centre),
         ("patch_drop", "share", DROPPED, drop_patches),
@@ -45,7 +45,7 @@ def occlusions(side: int) -> list[Condition]:
 
 
 def corruptions(channels: int) -> list[Condition]:
-    """Return every corruption at every severity; those of colour only for images that have some."""
+    """Return every corruption at every severity; colour corruptions only for colour images."""
     return [
         Condition(f"corruption.{name}.{level}", name.replace("_", " "), partial(corrupt, name=name, severity=level))
         for name, found in CORRUPTIONS.items()
@@ -55,11 +55,11 @@ def corruptions(channels: int) -> list[Condition]:
 
 
 def apply(condition: Condition, images: Tensor, rng_keys: Sequence[int], *, pool: Executor | None = None) -> Tensor:
-    """Return changed images, uint8 B, C, H, W; each depends on itself and its key alone.
+    """Return changed images, uint8 B, C, H, W; each only depends on itself and its key.
 
     Args:
-        rng_keys: one an image, which its draws are functions of.
-        pool: threads to change several images at a time, where they are large enough to be worth it.
+        rng_keys: the images' random keys.
+        pool: threads, used for large images.
     """
     arrays = images.permute(0, 2, 3, 1).cpu().numpy()
     across = map if pool is None or min(arrays.shape[1:3]) < THREADED else pool.map
@@ -68,12 +68,12 @@ def apply(condition: Condition, images: Tensor, rng_keys: Sequence[int], *, pool
 
 
 def mean_name(metric: str) -> str:
-    """Return the name of a metric's mean over all corruptions."""
+    """Return the name of a metric's mean over corruptions."""
     return f"robust.mean_corruption_{metric}"
 
 
 def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled]:
-    """Return numbers with each corruption's mean over severities, and the mean of these, resample by resample."""
+    """Add each corruption's mean over severities, and the mean of these, for each resample."""
     found = dict(numbers)
     means = []
     for name in CORRUPTIONS:
@@ -87,7 +87,7 @@ def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled
 
 
 def occlude_centre(image: np.ndarray, share: float, *, rng_key: int = 0) -> np.ndarray:  # noqa: ARG001
-    """Return an image, uint8 H, W, C, with a black rectangle of its proportions in the middle, a share of its area."""
+    """Black out the centre of an image, uint8 H, W, C: a rectangle with the given share of its area."""
     found = image.copy()
     height, width = image.shape[:2]
     h, w = (round(side * math.sqrt(share)) for side in (height, width))
@@ -97,9 +97,9 @@ def occlude_centre(image: np.ndarray, share: float, *, rng_key: int = 0) -> np.n
 
 
 def drop_patches(image: np.ndarray, share: float, *, rng_key: int) -> np.ndarray:
-    """Return an image, uint8 H, W, C, with a share of its patches black, chosen at random.
+    """Black out a random share of an image's patches, uint8 H, W, C.
 
-    The patches are 1/14 of a side, as a transformer of patch 16 sees 224 pixels; 1/7 where the side is below 112.
+    Patches are 1/14 of a side (16 pixels of 224), or 1/7 for sides below 112.
     """
     height, width = image.shape[:2]
     pieces = min(14 if min(height, width) >= 112 else 7, height, width)
@@ -110,10 +110,10 @@ def drop_patches(image: np.ndarray, share: float, *, rng_key: int) -> np.ndarray
 
 
 def shuffle_patches(image: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarray:
-    """Return an image, uint8 H, W, C, cut into pieces x pieces and put together in random order.
+    """Shuffle an image's pieces, uint8 H, W, C, in a grid of pieces x pieces.
 
     Args:
-        image: left as it is; where its side cannot be divided, the rest at the edges stays in its place.
+        image: the image, which is not changed in place; pixels beyond a divisible side stay where they are.
     """
     height, width, channels = image.shape
     h, w = height // pieces, width // pieces
@@ -133,21 +133,21 @@ Noise = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # H, W, C from 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """One way to spoil an image a little, of Context Broadcasting's table 9."""
+    """A light perturbation of Context Broadcasting's table 9."""
 
-    name: str  # among the metrics
+    name: str  # name in metrics
     title: str  # in words
-    change: Noise  # does it
-    drawn: bool = True  # whether it is drawn, so that it is repeated
+    change: Noise  # the function
+    drawn: bool = True  # whether it is random, and hence repeated
 
     @property
     def repeats(self) -> int:
-        """How often it is drawn."""
+        """Number of draws."""
         return REPEATS if self.drawn else 1
 
 
 def perturbations() -> list[Condition]:
-    """Return every perturbation in all its repeats."""
+    """Return every perturbation with all its draws."""
     return [
         Condition(f"noise.{one.name}.{repeat}", one.title, _change(one, repeat))
         for one in PERTURBATIONS

@@ -1,4 +1,4 @@
-"""Time a model against a peer in one run, turn by turn, so that both meet the same machine."""
+"""Benchmark models against each other in one process, taking turns."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 
 @dataclass(frozen=True)
 class Setting:
-    """The circumstances of one measurement."""
+    """Settings of a benchmark."""
 
     mode: str = "inference"
     compiled: bool = False
@@ -37,33 +37,33 @@ class Setting:
     device: str = "cpu"
     precision: str = "float32"
     channels_last: bool = False
-    kernels: str = "auto"  # as `saccade kernels` lists them
+    kernels: str = "auto"  # names of `saccade kernels`
     rounds: int = 5
     seconds: float = 1.0
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What one model did in one setting."""
+    """Result of one model in one setting."""
 
     images_per_second: float  # median over rounds
     spread: float  # (largest - smallest) / median of the rounds
-    peak_mib: float  # the most memory tensors took during a step, beyond what was held before it
-    kernels: tuple[str, ...] = ()  # that ran
+    peak_mib: float  # peak memory of a step, beyond what was allocated before it
+    kernels: tuple[str, ...] = ()  # kernels that ran
 
 
 def race(names: list[str], setting: Setting) -> dict[str, Timing]:
-    """Time several models in the same setting, one round each in turn.
+    """Time several models in the same setting, in alternating rounds.
 
     Returns:
-        A timing for each name, in the order given.
+        A timing for each name, in order.
     """
     if setting.mode not in MODES:
         raise ValueError(f"mode {setting.mode!r} was given; allowed are {', '.join(MODES)}")
     if setting.precision not in PRECISIONS:
         raise ValueError(f"precision {setting.precision!r} was given; allowed are {', '.join(PRECISIONS)}")
     steps = {name: TimedStep(name, setting) for name in names}
-    peaks = {name: peak_memory(step, setting.device) for name, step in steps.items()}  # warms up as well
+    peaks = {name: peak_memory(step, setting.device) for name, step in steps.items()}  # also the warm-up
     counts = {name: repeats_in(step, setting) for name, step in steps.items()}
     rates: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(setting.rounds):
@@ -81,10 +81,10 @@ def race(names: list[str], setting: Setting) -> dict[str, Timing]:
 
 
 def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
-    """Return a table of races; every ratio is against the last model of its race, the peer.
+    """Return a table of benchmarks; ratios are relative to the last model of each.
 
-    Memory is what a step takes at its highest beyond what is held before it: weights, and the optimizer's state. Below
-    the table stand the kernels that ran.
+    Memory is a step's peak beyond what was allocated before it (weights, optimizer state). The kernels that ran are
+    listed below the table.
     """
     lines = [
         "| mode | engine | batch | size | model | images/s | spread | ratio | peak MiB, weights apart | ratio |",
@@ -112,7 +112,7 @@ def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
 
 
 class TimedStep:
-    """One inference or training step of a freshly built model on random images."""
+    """An inference or training step of a new model on random images."""
 
     def __init__(self, name: str, setting: Setting) -> None:
         self.setting, self.device = setting, torch.device(setting.device)
@@ -133,7 +133,7 @@ class TimedStep:
         self.run: Any = torch.compile(self.model) if self.setting.compiled else self.model
 
     def __call__(self) -> None:
-        """Make the step; where kernels fail they are left out."""
+        """Run the step; kernels that fail are disabled."""
         self.guard.run(self._infer if self.optimizer is None else self._train)
 
     def _autocast(self) -> torch.autocast | nullcontext[None]:
@@ -155,8 +155,8 @@ class TimedStep:
 
 
 def peak_memory(step: Callable[[], None], device: str) -> float:
-    """Return the MiB a step takes at its highest beyond what is held before it."""
-    step()  # the first call also allocates what stays: optimizer state, compiled code, workspaces
+    """Return the peak memory of a step in MiB, beyond what was allocated before it."""
+    step()  # the first call also allocates optimizer state, compiled code and workspaces
     step()
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
@@ -169,8 +169,8 @@ def peak_memory(step: Callable[[], None], device: str) -> float:
 
 
 def _allocated_peak(step: Callable[[], None]) -> float:
-    """Return the largest rise, in MiB, of what PyTorch's CPU allocator holds during a step."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages are of no use here
+    """Return the peak increase, in MiB, of PyTorch's CPU allocations during a step."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -181,15 +181,15 @@ def _allocated_peak(step: Callable[[], None]) -> float:
 
 
 def find_raced(target: str) -> str:
-    """Return what `race` can time: a model's full name, or what `open_model` opens."""
+    """Return a target that `race` can time: a model's full name, or an argument of `open_model`."""
     named = find_specification(target)
     if named is None:
         return target if Path(target).expanduser().exists() else require_model(target)
-    return named if find_specification(named) is not None else f"{PREFIX}{named}"  # a path may have the full name
+    return named if find_specification(named) is not None else f"{PREFIX}{named}"  # a path may equal a full name
 
 
 def create_for(name: str, img_size: int) -> nn.Module:
-    """Build a model for an image size, whether or not its constructor asks for one; open one that has weights."""
+    """Build a model for an image size, whether or not its constructor takes one; open targets with weights."""
     if "@" in name or Path(name).expanduser().exists():
         return open_model(name).model
     name = name.removeprefix(PREFIX)
@@ -200,12 +200,12 @@ def create_for(name: str, img_size: int) -> nn.Module:
 
 
 def repeats_in(step: Callable[[], None], setting: Setting) -> int:
-    """Return how many steps make a round of the setting's length."""
+    """Return the number of steps in a round of the setting's length."""
     return max(1, round(setting.seconds / max(seconds_of(step, 1, setting.device), 1e-6)))
 
 
 def seconds_of(step: Callable[[], None], repeats: int, device: str) -> float:
-    """Time steps, waiting for the device to finish."""
+    """Time steps, with device synchronisation."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.synchronize()

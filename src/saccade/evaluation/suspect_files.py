@@ -1,4 +1,4 @@
-"""Labels that are probably wrong, to look at and to correct: a page, a table, and a corrected list."""
+"""Files for correcting probably wrong labels: a page, a table, and the corrected list."""
 
 import csv
 import os
@@ -17,12 +17,12 @@ from ..settings import ConfigError
 from ..support.files import whole_file, write_text
 from .suspects import Suspect, Suspects
 
-SHOWN = 200  # images on the page
+SHOWN = 200  # most images on the page
 COLUMNS = ("place", "name", "given", "label", "probability_wrong", "probability_of_given", "probability_of_likely")
 
 
 def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
-    """Write a page with the images and a table whose column `label` can be corrected; one that is there is replaced."""
+    """Write a page with the images and a table whose column `label` can be corrected; existing files are replaced."""
     out.mkdir(parents=True, exist_ok=True)
     table, page = out / "suspects.csv", out / "suspects.html"
     with whole_file(table) as draft, draft.open("w", newline="", encoding="utf-8") as file:
@@ -36,7 +36,7 @@ def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
 
 
 def _page(found: Suspects, table: Path) -> str:
-    """Return the page: the surest first, each with what it is labelled and what it probably is."""
+    """Render the page: most probable errors first, each with its label and its likely class."""
     pairs: dict[str, int] = {}
     for one in found.suspects:
         pair = f"{one.given} → {one.likely}"
@@ -79,7 +79,7 @@ def _figure(one: Suspect, source: Source) -> Html:
 
 
 def read_corrections(file: Path, source: Source) -> dict[int, int]:
-    """Return the classes that a table of suspects, perhaps changed and shortened, gives to samples, by their places."""
+    """Read the corrected table, which may be shortened; return classes by sample index."""
     if not file.is_file():
         raise ConfigError(f"there is no {file}; write it with saccade data check --answers, and correct it")
     known = {name: place for place, name in enumerate(source.outputs)}
@@ -98,7 +98,7 @@ def read_corrections(file: Path, source: Source) -> dict[int, int]:
 
 
 def fix_labels(found: Suspects, table: Path, out: Path) -> int:
-    """Write a new list (.csv), or of arrays an archive (.npz), with corrected labels; return how many changed."""
+    """Write a list (.csv), or an archive (.npz) for arrays, with corrected labels; return the number of changes."""
     if out.exists():
         raise ConfigError(f"{out} is there already; name another file")
     corrections = read_corrections(table, found.source)
@@ -118,7 +118,7 @@ def fix_labels(found: Suspects, table: Path, out: Path) -> int:
         raise ConfigError(f"{out} was given; a corrected list is a .csv file, of images that are files")
     data = found.data
     parts: list[tuple[Source, str, np.ndarray]] = [(source, "train", labels)]
-    if data.whole is None and isinstance(data.train, Source):  # it was the held-out part that was asked about
+    if data.whole is None and isinstance(data.train, Source):  # the suspects are from the held-out part
         parts = [(data.train, "train", data.train.labels), (source, "val", labels)]
     if data.unused is not None:
         parts.append((data.unused, "val", data.unused.labels))

@@ -1,9 +1,9 @@
-"""Labels that are probably wrong, found from what trainings without a sample say of it.
+"""Find probably wrong labels from out-of-fold predictions.
 
-Confident learning (Northcutt, Jiang and Chuang, 2021) counts samples that a model is surer of than usual to be of
-another class. Here the same question is asked by likelihood: out-of-fold answers are brought to the labels' own scale
-(one temperature), a share of the labels is taken to be drawn from the other classes, both fitted to the labels as they
-are, and each label then has a probability of being one of these.
+Confident learning (Northcutt, Jiang and Chuang, 2021) counts samples that are assigned to another class with more than
+usual confidence. This is a likelihood-based variant: a temperature calibrates out-of-fold predictions, and a share of
+the labels (noise) is assumed to be replaced by other classes. Both are fitted to the given labels, which yields a
+probability that each label is wrong.
 """
 
 from dataclasses import dataclass
@@ -20,42 +20,42 @@ from ..settings import overlay
 from ..tasks.opening import open_samples
 
 OUT_OF_FOLD = "out_of_fold"
-CUT = 0.5  # probability of being wrong from which on a label is listed
-SOUND = 0.7  # of labels that answers agree with; below, what is expected of the list is too good (docs/finetuning.md)
+CUT = 0.5  # least probability of a listed label to be wrong
+SOUND = 0.7  # least agreement of labels and predictions; below it, expected precision is too high (docs/finetuning.md)
 
 
 @dataclass(frozen=True)
 class Suspect:
     """A label that is probably wrong."""
 
-    place: int  # of the sample in its set
-    name: str  # of the sample
-    given: str  # the label it has
-    likely: str  # the class that it is most probably of
+    place: int  # index of the sample
+    name: str  # name of the sample
+    given: str  # given label
+    likely: str  # most probable class
     wrong: float  # probability that the label is wrong
-    of_given: float  # share that the models give its label
-    of_likely: float  # share that they give the likely class
+    of_given: float  # probability of the given label, by the models
+    of_likely: float  # probability of the likely class
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """What was found."""
+    """Result of the search for wrong labels."""
 
-    suspects: tuple[Suspect, ...]  # labels listed, the most probably wrong first
-    source: Source  # the samples that were asked about
-    data: Data  # that they are of
-    samples: int  # how many were asked about
-    noise: float  # estimated share of wrong labels in the set
-    temperature: float  # that brought the answers to the labels' scale
+    suspects: tuple[Suspect, ...]  # listed labels, most probable errors first
+    source: Source  # the samples
+    data: Data  # their dataset
+    samples: int  # number of samples
+    noise: float  # estimated share of wrong labels in the dataset
+    temperature: float  # fitted temperature
     precision: float  # expected share of listed labels that are wrong
     recall: float  # expected share of wrong labels that are listed
-    agreement: float  # share of labels that the answers give
-    trainings: int  # answers that were averaged for each sample
-    answers: str = "RUN"  # the folder they were taken from
+    agreement: float  # accuracy of the predictions on the given labels
+    trainings: int  # predictions averaged for each sample
+    answers: str = "RUN"  # the folder of the predictions
 
     @property
     def sentence(self) -> str:
-        """What was found, in a sentence."""
+        """The result in a sentence."""
         count = len(self.suspects)
         share = f"about {self.noise:.1%} of the {self.samples:,} labels are wrong by what the models say"
         poor = (
@@ -71,13 +71,13 @@ class Suspects:
 
 
 def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "") -> Suspects:
-    """Return the labels of a set that are probably wrong.
+    """Find the labels of a dataset that are probably wrong.
 
     Args:
-        path: a folder with out-of-fold answers, of `compare --folds` or `evaluate --folds`; or a run, of whose
-            validation samples this is then said.
-        arm: whose answers to take, as its files in `out_of_fold` begin; the most accurate one's if not given.
-        data: where the set lies now, if not where it was.
+        path: folder with out-of-fold predictions, of `compare --folds` or `evaluate --folds`; or a run, to use its
+            validation samples.
+        arm: arm of the predictions, as its files in `out_of_fold` are named; default: the most accurate one.
+        data: location of the dataset, if it has moved.
     """
     folder = Path(path).expanduser()
     if (folder / OUT_OF_FOLD).is_dir():
@@ -140,11 +140,11 @@ def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "") -
 
 
 def fit(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Return shares of the classes, N, C, at the labels' scale, the temperature that makes them, and the noise.
+    """Fit temperature and noise; return calibrated probabilities, N, C, and both.
 
     Args:
-        logits: mean log-shares of out-of-fold answers, N, C.
-        labels: as they are, wrong ones among them.
+        logits: mean log probabilities of out-of-fold predictions, N, C.
+        labels: the given labels.
     """
     rows, others = np.arange(len(labels)), logits.shape[1] - 1
 
@@ -161,14 +161,14 @@ def fit(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, floa
 
 
 def posterior(shares: np.ndarray, labels: np.ndarray, noise: float) -> np.ndarray:
-    """Return the probability of every label to be wrong, N."""
+    """Return the probability that each label is wrong, N."""
     own = shares[np.arange(len(labels)), labels]
     drawn = noise * (1 - own) / (shares.shape[1] - 1)
     return np.asarray(drawn / np.maximum(drawn + (1 - noise) * own, 1e-300))
 
 
 def _arm_files(folder: Path, arm: str | None) -> list[Path]:
-    """Return the files of an arm's answers, of the most accurate one if none is named."""
+    """Return the files of an arm's predictions; default: the most accurate arm."""
     arms: dict[str, list[Path]] = {}
     for file in sorted(folder.glob("*-seed-*.safetensors")):
         arms.setdefault(file.name.rpartition("-seed-")[0], []).append(file)
@@ -184,7 +184,7 @@ def _arm_files(folder: Path, arm: str | None) -> list[Path]:
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places, labels and the mean log-shares of the trainings that answered each sample."""
+    """Return indices, labels and mean log probabilities over the trainings."""
     places = np.unique(np.concatenate([part["place"] for part in parts]))
     labels = np.zeros(len(places), np.int64)
     total, count = np.zeros((len(places), parts[0]["logits"].shape[1])), np.zeros(len(places))

@@ -1,1 +1,1 @@
-"""Training that is a function of its settings: exact to resume, equal to compare."""
+"""Reproducible training: the settings determine the result, also after resuming."""

@@ -1,16 +1,16 @@
-"""The time that a run among others has, seen from within it."""
+"""Time budget of a run within a comparison."""
 
 from dataclasses import dataclass
 from math import sqrt
 
-DOUBT = 0.5  # of what one epoch says of the next ones; less with the root of their number
+DOUBT = 0.5  # relative variation of one epoch's time; decreases with the square root of their number
 
 
 class DeadlineExceeded(Exception):  # noqa: N818
-    """The run will not end in time and has saved its state.
+    """The run will exceed its time budget and has saved its state.
 
     Attributes:
-        epoch_seconds: that an epoch takes now.
+        epoch_seconds: current duration of an epoch.
     """
 
     def __init__(self, epoch_seconds: float) -> None:
@@ -20,19 +20,19 @@ class DeadlineExceeded(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Allowance:
-    """When all has to be over, and what was planned, so that a run can tell whether it still will be."""
+    """Deadline of all runs and the planned durations, from which a run estimates whether it is late."""
 
-    until: float  # on the monotonic clock
-    epoch: float  # seconds that one of this run's epochs was planned to take
-    rest: float  # seconds that was planned for what comes after this run; it gets slower as this run does
+    until: float  # deadline, by `time.monotonic`
+    epoch: float  # planned seconds for an epoch of this run
+    rest: float  # planned seconds for the runs after this one, scaled like this run's
 
     def check(self, *, now: float, second: float, epochs: int, left: int) -> None:
-        """Raise `DeadlineExceeded` if time will be short, beyond what epochs differ by chance.
+        """Raise `DeadlineExceeded` if the deadline will be missed by more than epochs vary.
 
         Args:
-            second: when the second of the epochs began; the first one compiles.
-            epochs: that have ended.
-            left: that have not.
+            second: start of the second epoch; the first one includes compilation.
+            epochs: number of finished epochs.
+            left: number of epochs to go.
         """
         if epochs > 1:
             epoch = (now - second) / (epochs - 1)

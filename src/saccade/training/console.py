@@ -1,4 +1,4 @@
-"""What a user sees while a model trains: a bar and a line an epoch, and the curves in TensorBoard."""
+"""Progress output of training: a progress bar, a line for each epoch, and TensorBoard curves."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,23 @@ from ..support.wording import count_of
 from ..tasks import MetricSpec
 from .length import RunLength
 
-REFRESH = 0.5  # seconds; the loss of a GPU is waited for no more often
-LOG = 30.0  # seconds between lines on a log, which has no bar
-FIRST_STEPS, FIRST_SECONDS = 3, 2.0  # that the whole time is judged by, after one to warm up
-WORTH_SAYING = 10.0  # seconds that a run takes at least before its time is spoken of
-FORWARD = 0.3  # of a step's time: an image that is asked about, not trained on
+REFRESH = 0.5  # seconds between refreshes, each of which waits for the GPU
+LOG = 30.0  # seconds between lines in a log, where there is no bar
+FIRST_STEPS, FIRST_SECONDS = 3, 2.0  # steps and seconds from which the total time is estimated, after one warm-up step
+WORTH_SAYING = 10.0  # runs estimated to be shorter print no estimate
+FORWARD = 0.3  # time of a forward pass, relative to a training step
 
 
 class Console:
-    """A bar over all steps of a run, or a line now and then in a log, and a line an epoch; nothing if `quiet`."""
+    """Progress bar over all steps (in a log, occasional lines), and a line for each epoch; nothing if `quiet`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
         self.quiet = quiet
         self.epochs = self.steps = self.total = 1
-        self.validating = 0.0  # time of the validations, in steps
-        self.estimated = quiet  # how long it takes
-        self.warm: tuple[float, int] | None = None  # when the first step ended, and steps done by then
+        self.validating = 0.0  # duration of the validations, in steps
+        self.estimated = quiet  # whether the estimate was printed
+        self.warm: tuple[float, int] | None = None  # end of the first step, and steps done by then
         self.epoch, self.logged = 0, time.monotonic()
         self.metrics: dict[str, MetricSpec] = {}
         self.primary, self.running = "", tuple[str, ...]()
@@ -51,14 +51,14 @@ class Console:
         self.done = 0
 
     def judge_by(self, metrics: Sequence[MetricSpec], primary: str, running: tuple[str, ...]) -> None:
-        """Call numbers by their words."""
+        """Set the metrics to show."""
         self.metrics, self.primary, self.running = {one.name: one for one in metrics}, primary, running
 
     def expect(self, config: TrainConfig, steps: int, validation: int, *, estimated: bool) -> None:
-        """Know how much there is to do.
+        """Set the total number of steps.
 
         Args:
-            estimated: whether the total time was printed already.
+            estimated: whether the total time has been printed.
         """
         self.estimated = estimated or self.quiet
         self.shorten(RunLength.of(config.schedule.epochs, steps))
@@ -66,7 +66,7 @@ class Console:
         self.validating = FORWARD * times * validation / config.optim.batch_size
 
     def shorten(self, length: RunLength) -> None:
-        """Know how long the run is by now."""
+        """Set the length of a shortened run."""
         self.epochs, self.steps, self.total = length.epochs, length.steps, length.total
 
     def __enter__(self) -> "Console":
@@ -77,18 +77,18 @@ class Console:
         self.progress.stop()
 
     def say(self, text: str, *, style: str | None = None) -> None:
-        """Print a remark above the bar."""
+        """Print a message above the bar."""
         self.out.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def begin_epoch(self, epoch: int, first: int, steps: int) -> None:
-        """Show where the run stands."""
+        """Show the run's progress at the start of an epoch."""
         self.done = epoch * steps + first
         self.epoch_started = time.monotonic()
         self.epoch = epoch
         self.progress.update(self.bar, total=self.total, completed=self.done, epoch=f"{epoch + 1}/{self.epochs}")
 
     def advance(self, totals: Tensor) -> None:
-        """Move the bar by a step; `totals` are the epoch's summed loss, what the task follows, and samples so far."""
+        """Advance the bar by a step; `totals` are the epoch's summed loss, running metrics and sample count."""
         self.done += 1
         now = time.monotonic()
         if self.warm is None:
@@ -111,11 +111,11 @@ class Console:
             self.say("  ".join([step, *message, *self._left(now)]))
 
     def _pause(self) -> float:
-        """Return the seconds between two looks at the numbers."""
+        """Return the seconds between refreshes."""
         return LOG if self.progress.disable else REFRESH
 
     def _say_how_long(self, now: float) -> None:
-        """Say once how long the whole run takes, as soon as a few steps tell."""
+        """Print the estimated total time once, after the first steps."""
         if self.estimated or self.warm is None:
             return
         since, steps = now - self.warm[0], self.done - self.warm[1]
@@ -131,10 +131,10 @@ class Console:
                 self.say(f"{runs}, {took} (estimated from the first {count_of(steps, 'step')}){hint}")
 
     def _left(self, now: float) -> list[str]:
-        """Return how long it still takes, where that is worth a word."""
+        """Return the remaining time as text, if it is long enough to show."""
         if self.warm is None or self.done <= self.warm[1]:
             return []
-        pace = (now - self.warm[0]) / (self.done - self.warm[1])  # validations so far are in it
+        pace = (now - self.warm[0]) / (self.done - self.warm[1])  # includes validations so far
         left = pace * (self.total - self.done)
         return [f"{say_duration(left)} left"] if left >= WORTH_SAYING else []
 
@@ -153,22 +153,22 @@ class Console:
         self.say("  ".join([*parts, *self._left(self.logged)]))
 
     def close(self, title: str, facts: dict[str, str]) -> None:
-        """Print what a run ended with."""
+        """Print the summary of a run."""
         table = Table(title=title, show_header=False, title_justify="left", box=None, pad_edge=False)
         for name, value in facts.items():
             table.add_row(name, value)
         if not self.out.is_terminal:
-            self.out.width = 1000  # in a file or a pipe nothing is cut
+            self.out.width = 1000  # lines are not truncated in files and pipes
         self.out.print(table, soft_wrap=True)
 
 
 def _speed(rate: float) -> str:
-    """Return a speed; a slow one with as many digits as tell it from none."""
+    """Format a speed, with enough digits if it is slow."""
     return f"{rate:,.0f} samples/s" if rate >= 10 else f"{rate:.2g} samples/s"
 
 
 class Board:
-    """Curves of a run under `tensorboard/` in its folder; those beyond the epoch it is resumed after are drawn anew."""
+    """TensorBoard curves in the run's folder `tensorboard/`; later epochs than the resumed one are dropped."""
 
     def __init__(self, folder: Path, *, epoch: int = 0) -> None:
         try:

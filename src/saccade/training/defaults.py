@@ -1,4 +1,4 @@
-"""Settings that are left to the images and the run: size, how many make a batch, how strongly they are augmented."""
+"""Defaults that depend on the images and the run: image size, batch size and augmentation strength."""
 
 import io
 import math
@@ -13,20 +13,20 @@ from ..settings.sizes import SMALL_SIDE, side_for, steps_of_epoch
 from ..settings.strength import share_of_full
 from ..support.wording import count_of
 
-SAMPLED = 48  # images whose size is looked at
-FEW = 5000  # photographs that are few to learn from alone
-CIFAR = "cifar"  # recipe of sets like it
-MANY, SMALLEST = 16_000, 32  # images, and pixels that they are trained at, from where and up to where it is taken
+SAMPLED = 48  # images whose size is read
+FEW = 5000  # fewer photographs are too few to train from scratch
+CIFAR = "cifar"  # recipe for datasets like CIFAR
+MANY, SMALLEST = 16_000, 32  # least number of images and largest image size for that recipe
 FROM_SCRATCH = (
     "training from random weights on only {samples} images; pretrained weights are usually far more accurate: "
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
 )
-FORWARD = 0.3  # of a sample's time in training: to be asked about
-VALIDATING, VALIDATIONS = 0.03, 20  # share of a run's time that they take; of the epochs asked for, so many at least
+FORWARD = 0.3  # time of a forward pass, relative to training on a sample
+VALIDATING, VALIDATIONS = 0.03, 20  # most of a run's time, and least number of validations
 
 
 def typical_side(data: Source | Stream) -> int | None:
-    """Return the middle one of some files' shorter sides, from their headers; None if there are none to read."""
+    """Return the median shorter side of some files, from their headers; None if none can be read."""
     sides = []
     if isinstance(data, Stream) or data.array() is not None:
         return None
@@ -36,12 +36,12 @@ def typical_side(data: Source | Stream) -> int | None:
             with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as image:
                 sides.append(min(image.size))
         except (OSError, ValueError, Image.DecompressionBombError):
-            continue  # a bad image is told of when it is read
+            continue  # a bad image is reported when it is read
     return int(np.median(sides)) if sides else None
 
 
 def is_like_cifar(data: Source | Stream, limit: int | None) -> bool:
-    """Tell whether training images are so many and so small that they have a recipe of their own."""
+    """Whether there are many small training images, for which there is a separate recipe."""
     if isinstance(data, Stream):
         return False
     array = data.array()
@@ -54,13 +54,13 @@ def _many_small(samples: int, side: int) -> bool:
 
 
 def validate_every(config: TrainConfig, train: int, val: int) -> int:
-    """Return after how many epochs to validate where nobody watches, so that it takes a small share of the time.
+    """Return the validation interval in epochs that limits validation to a small share of the time.
 
-    What is set, and what stops by validations, stays as it is.
+    An interval that is set, and that of runs with early stopping, is not changed.
 
     Args:
-        train: training samples, before `data.train_limit`.
-        val: validation samples.
+        train: number of training samples, before `data.train_limit`.
+        val: number of validation samples.
     """
     if config.keep.evaluate_every != 1 or config.schedule.patience is not None:
         return config.keep.evaluate_every
@@ -69,7 +69,7 @@ def validate_every(config: TrainConfig, train: int, val: int) -> int:
 
 
 def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:
-    """Return what a user should know of the settings that were left to the images."""
+    """Return notes on settings that were derived from the images."""
     notes = []
     size = resolved.data.img_size
     random = resolved.model.checkpoint is None and not resolved.model.pretrained

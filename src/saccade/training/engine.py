@@ -1,4 +1,4 @@
-"""How a step is computed: PyTorch's settings, compiled blocks, whole steps as CUDA graphs."""
+"""How a step is executed: PyTorch's global settings, compiled blocks, CUDA graphs."""
 
 import os
 import warnings
@@ -16,16 +16,16 @@ from ..kernels.fused import Fused, plain_class
 from ..settings import TrainConfig
 from ..support.files import cache_folder
 
-PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
+PLACE = "TORCHINDUCTOR_CACHE_DIR"  # the compiler's cache folder
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Numbers = tuple[tuple[str, str, float], ...]
-Kind = tuple[type, Shapes, Numbers, tuple[tuple[str, type], ...]]  # of blocks; the last, what stands for plain modules
-_code: dict[tuple[Any, Kind], FunctionType] = {}  # of every backend and kind: later models of this process find it
+Kind = tuple[type, Shapes, Numbers, tuple[tuple[str, type], ...]]  # last: replacements of modules
+_code: dict[tuple[Any, Kind], FunctionType] = {}  # by backend and kind, for later models of this process
 
 
 @contextmanager
 def torch_settings(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set what PyTorch keeps for a whole process, so that a run gives the same bits anywhere, and put it back."""
+    """Set PyTorch's global settings for bit-reproducible runs, and restore them."""
     threads, matmul, dtype = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
     benchmark, onednn = torch.backends.cudnn.benchmark, bool(_onednn().enabled)
     cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
@@ -36,8 +36,8 @@ def torch_settings(config: TrainConfig, device: torch.device) -> Iterator[None]:
                 torch.set_num_threads(config.engine.threads)
             torch.set_default_dtype(torch.float32)
             torch.set_float32_matmul_precision("high" if gpu else "highest")
-            torch.backends.cudnn.benchmark = False  # trying algorithms out took 30 s of an H200 and gained no step
-            # Hopper: its gradient has NaN where 64, 192 ... tokens meet logits below -88 (pytorch/pytorch#196678).
+            torch.backends.cudnn.benchmark = False  # benchmarking took 30 s on an H200 and made no step faster
+            # On Hopper the gradient is NaN where 64, 192 ... tokens meet logits below -88 (pytorch/pytorch#196678).
             torch.backends.cuda.enable_cudnn_sdp(False)
             turn_onednn_on()
             yield
@@ -51,10 +51,10 @@ def torch_settings(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 
 def turn_onednn_on() -> None:
-    """Let oneDNN compute on the CPU, as it does in a process that has just begun.
+    """Enable oneDNN on the CPU, as in a new process.
 
-    PyTorch turns it off for the rest of the process when a product in bfloat16 fails in it, as on a CPU without such
-    instructions, and sums are then made in another order: what a step gives would depend on what was computed before.
+    PyTorch disables it for the rest of the process when a bfloat16 product fails, as on a CPU without bfloat16
+    instructions. Sums are then in another order, so that results would depend on what was computed before.
     """
     _onednn().enabled = True
 
@@ -64,28 +64,28 @@ def _onednn() -> Any:
 
 
 def _room_to_compile(config: TrainConfig) -> Any:
-    """Let the compiler make a version of a block for each rate of drop path."""
+    """Raise the compiler's recompilation limit to one version of a block for each drop path rate."""
     if config.engine.compile is False or (config.engine.compile is None and not torch.cuda.is_available()):
         return nullcontext()
-    from torch._dynamo import config as compiler  # takes a while to import
+    from torch._dynamo import config as compiler  # slow to import
 
     return compiler.patch(recompile_limit=64)
 
 
 def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
-    """Compile a task's repeated blocks in place, or the whole task if it repeats none; return what is to be called.
+    """Compile a task's repeated blocks in place, or the whole task if there are none; return the module to call.
 
-    Blocks of one kind and shape share what the compiler made, which takes a fraction of the time that compiling the
-    whole takes, and the steps between them cost little where they are replayed as a CUDA graph.
+    Blocks of the same kind and shape share compiled code, which takes a fraction of the time of compiling the whole
+    model; uncompiled code between blocks costs little when the step is replayed as a CUDA graph.
 
-    The compiler keeps what it made with the code it was made from, and that code is one for all modules. It checks
-    shapes and numbers before it uses it again and gives up after a few that differ, but not hooks: a block that a
-    plug-in listens to would be given what was made for one without. So each kind gets code of its own, and a block with
-    hooks is a kind. Shapes stay constants: the shape of another kind must not make variables of this one's.
+    The compiler caches its result with the Python code object, which all modules of a class share. Guards check shapes
+    and numbers (up to a recompilation limit) but not hooks, so that a block with a plug-in's hook would run the code
+    compiled without it. Therefore each kind of block gets its own code object, and a block with hooks is a separate
+    kind. Shapes are static: those of one kind must not make another kind's dynamic.
 
-    Rates of drop path, which differ from block to block, become tensors, so that they make no kinds.
+    Drop path rates, which differ between blocks, become tensors, so that they do not make separate kinds.
 
-    What was made is kept: for the next model in this process with its code, for other processes in the user's cache.
+    Compiled code is cached in this process, and for other processes in the user's cache folder.
     """
     keep_compiled()
     blocks = repeated_blocks(task)
@@ -97,18 +97,18 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
 
 
 def compile_block(block: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile one block in place, with the code of its kind."""
+    """Compile one block in place, with the code object of its kind."""
     _share_drop_path(block)
     call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
     options = _options(block) if backend == "inductor" else None
     compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False, options=options)
-    block._compiled_call_impl = compiled  # as `nn.Module.compile`
+    block._compiled_call_impl = compiled  # as `nn.Module.compile` does
 
 
 def _options(block: nn.Module) -> dict[str, Any] | None:
-    """Return the compiler's options: on a GPU, casts and sums that do not need each other in one kernel.
+    """Return the compiler's options: on a GPU, combine independent casts and sums into one kernel.
 
-    A block has dozens of them, of a microsecond or two, and a third of a small model's kernels are such.
+    A block has dozens of them, taking one or two microseconds each: a third of a small model's kernels.
     """
     from torch._inductor import config
 
@@ -117,21 +117,21 @@ def _options(block: nn.Module) -> dict[str, Any] | None:
 
 
 def keep_compiled() -> None:
-    """Let the compiler keep what it makes where this user's later processes find it and nobody else writes."""
+    """Use a compiler cache that only this user can write and later processes find."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    if os.environ.get(PLACE) in (None, default_cache_dir()):  # the latter is set by itself once it is asked for
-        with suppress(OSError):  # without such a folder the compiler has one that lasts as long as the machine runs
+    if os.environ.get(PLACE) in (None, default_cache_dir()):  # the default sets itself when it is first read
+        with suppress(OSError):  # otherwise the compiler uses a temporary folder
             os.environ[PLACE] = str(cache_folder("compiled"))
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled parts as they were written: a few batches of other shapes do not repay being compiled for."""
+    """Run compiled parts eagerly, for the few batches of other shapes."""
     return torch.compiler.set_stance("force_eager")
 
 
 class DropPath(nn.Module):
-    """Leave whole branches out by chance, at a rate that compiled code reads when it runs; `scale` makes up for it."""
+    """Drop path whose rate is a tensor, so that compiled code does not depend on it; `scale` rescales the rest."""
 
     keep: Tensor
 
@@ -141,7 +141,7 @@ class DropPath(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return B, ... with some samples at zero."""
+        """Zero some samples of x, B, ..."""
         if not self.training:
             return x
         kept = torch.rand((len(x), *(1,) * (x.ndim - 1)), device=x.device) < self.keep
@@ -149,7 +149,7 @@ class DropPath(nn.Module):
 
 
 def _share_drop_path(block: nn.Module) -> None:
-    """Give a block drop paths that are all of one kind."""
+    """Replace a block's drop paths by ones with tensor rates."""
     device = next(block.parameters(), torch.empty(0)).device
     found = [(parent, name, child) for parent in block.modules() for name, child in parent.named_children()]
     for parent, name, child in found:
@@ -167,7 +167,7 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _copied_call() -> FunctionType:
-    """Return `_call` with a code object of its own."""
+    """Return `_call` with a separate code object."""
     return FunctionType(_call.__code__.replace(), _call.__globals__, _call.__name__)
 
 
@@ -184,7 +184,7 @@ def _kind(block: nn.Module) -> Kind:
 
 
 def describe_kind(block: nn.Module) -> str:
-    """Return what tells a block's kind from others in any process: what is inside, too, and hooks by their names."""
+    """Return the kind of a block, comparable across processes: types, submodules, and hooks by name."""
     inside = [
         (name, type(module), *(getattr(hook, "__qualname__", type(hook)) for hook in _hooks(module)))
         for name, module in block.named_modules()
@@ -201,9 +201,9 @@ def _hooks(module: nn.Module) -> list[Any]:
 
 
 def repeated_blocks(task: nn.Module) -> list[nn.Module]:
-    """Return the smallest members of lists of modules whose kind the task has more than once: blocks, not stages.
+    """Return the smallest list members whose kind occurs more than once: blocks, not stages.
 
-    A module whose class says `compiles_whole` is one of them, whatever is inside.
+    Modules with the class attribute `compiles_whole` are included.
     """
     whole = [module for module in task.modules() if getattr(type(module), "compiles_whole", False)]
     inside = {id(m) for module in whole for m in module.modules()}
@@ -212,7 +212,7 @@ def repeated_blocks(task: nn.Module) -> list[nn.Module]:
         for module in task.modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and id(module) not in inside
         for member in module
-        if isinstance(member, nn.Module)  # a place may hold nothing
+        if isinstance(member, nn.Module)  # a slot may be None
         and not isinstance(member, nn.ModuleList | nn.Sequential)
         and len(list(member.children())) > 1
     ]
@@ -224,13 +224,13 @@ def repeated_blocks(task: nn.Module) -> list[nn.Module]:
 
 
 class Replay:
-    """A step that runs as it is a few times, is then captured, and replayed from there on.
+    """A step that runs eagerly a few times and is then captured and replayed as a CUDA graph.
 
-    A step that cannot be captured, which is told once, runs as it is from there on.
+    If it cannot be captured, one warning is given and it stays eager.
 
     Args:
-        step: changes tensors in place, always the same ones, without waiting for the device; inputs keep shapes.
-        warmup: steps before the capture, in which compilers and libraries settle.
+        step: changes the same tensors in place, without synchronisation, for inputs of fixed shapes.
+        warmup: eager steps before the capture, in which compilers and libraries initialise.
     """
 
     def __init__(self, step: Callable[..., None], *, warmup: int = 4) -> None:
@@ -260,7 +260,7 @@ class Replay:
 
 
 def capture(work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-    """Return work as a CUDA graph, not yet run; None, with a warning that says why, where it cannot be captured."""
+    """Capture work as a CUDA graph without running it; None, with a warning, if that fails."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         with torch.cuda.graph(graph):
@@ -274,7 +274,7 @@ def capture(work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
             "engine.graphs=false leaves the attempt out",
             stacklevel=2,
         )
-        # A capture that broke off leaves its stream in use and the generators waiting for its end.
+        # A failed capture leaves its stream and the random generators in capture mode.
         torch.cuda.set_stream(stream)
         for generator in torch.cuda.default_generators:
             generator.graphsafe_set_state(generator.clone_state())

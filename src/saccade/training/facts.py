@@ -1,4 +1,4 @@
-"""Facts that settings are decided from, gathered from the samples, the model and the machine."""
+"""Facts from which settings are decided, gathered from the samples, the model and the machine."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ from .defaults import typical_side
 def gather_facts(
     config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, begun: bool = False
 ) -> Facts:
-    """Return what there is to know of a run before its settings are resolved.
+    """Return the facts of a run before its settings are resolved.
 
     Args:
-        config: as the task has changed it.
-        begun: whether it is of a run that is resumed.
+        config: settings after the task's changes.
+        begun: whether the run is resumed.
     """
     name = choice.kind.hosts.find_model(config.model.name)
     own, cfg = choice.kind.hosts.builds(name), model_cfg(name)
@@ -57,12 +57,12 @@ def gather_facts(
 
 
 def is_filled(config: TrainConfig) -> bool:
-    """Whether settings were resolved before: those of a run that is resumed stay as they are."""
+    """Whether settings are already resolved, as those of a resumed run."""
     return config.data.mean is not None and config.engine.compile is not None
 
 
 def measure_scale(array: np.ndarray) -> tuple[list[float], list[float]]:
-    """Return mean and deviation of each channel, from 0 to 1, rounded so that they can be read and repeated."""
+    """Return mean and standard deviation of each channel, from 0 to 1, rounded."""
     sample = array[:: max(len(array) // 10_000, 1)]
     counts = np.stack([np.bincount(sample[..., channel].ravel(), minlength=256) for channel in range(sample.shape[3])])
     share, level = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
@@ -72,7 +72,7 @@ def measure_scale(array: np.ndarray) -> tuple[list[float], list[float]]:
 
 
 def model_cfg(name: str) -> dict[str, Any]:
-    """Return what timm says of a model's images: their size, channels and scale."""
+    """Return timm's data config of a model: image size, channels and normalisation."""
     import timm
 
     cfg = timm.get_pretrained_cfg(name)

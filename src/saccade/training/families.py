@@ -1,4 +1,4 @@
-"""What a run says of the settings that it takes from its model's family."""
+"""Notes on settings that come from the model's family."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from .facts import is_filled
 
 
 def family_notes(config: TrainConfig, decided: Sequence[Decision]) -> list[str]:
-    """Return a line on settings that come from the model's family; nothing where there are none."""
+    """Return a note on settings that come from the model's family, if there are any."""
     family = family_of(config.recipe, config.model.name)
     if family is None or is_filled(config):
         return []
     own = flatten(config)
     wanted = flatten(overlay(TrainConfig(), family.settings))
     names = [name for name in _leaves(family.settings) if own[name] == wanted[name]]
-    patches = [one.value for one in decided if one.rule == "patches-of-small-images"]  # where no options are given
+    patches = [one.value for one in decided if one.rule == "patches-of-small-images"]  # if no options are given
     values = [f"{name}={own[name]}" for name in names]
     values += [f"{name}={value}" for options in patches for name, value in options.items()]
     return [f"defaults for {family.name} models: {', '.join(values)} (override with --lr or --set)"] if values else []

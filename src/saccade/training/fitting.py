@@ -1,4 +1,4 @@
-"""A learning rate for models that no recipe has settings for: a few are tried out before the run."""
+"""Learning rate search for models of unknown families, before the run."""
 
 import os
 import tempfile
@@ -19,25 +19,25 @@ from .parallel import local_device
 from .resolve import resolve
 from .trial import SEED, SHARE, prepare_ground, run_trial
 
-RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # times the recipe's
-SHARE_OF_RUN = 0.01  # of a run's steps that one rate is tried for
-LEAST_STEPS = 20  # below which nothing is learned of a rate
-EPOCHS = 2  # of a trial
+RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # relative to the recipe's
+SHARE_OF_RUN = 0.01  # of the run's steps, for each trial
+LEAST_STEPS = 20  # shorter trials say nothing about a rate
+EPOCHS = 2  # epochs of a trial
 
 
 def find_rate(
     config: TrainConfig, given: Mapping[str, Any], *, record: list[Decision] | None = None
 ) -> tuple[TrainConfig, list[str]]:
-    """Return settings with a rate that was tried out, and a line on it, where the model's family has not been measured.
+    """Search the learning rate of a model whose family has no measured one; return settings and a note.
 
-    Five rates are tried on a part of the training samples and judged on another; together they take about a twentieth
-    of the run. A rate that the user gave stays, and so does that of a run too short for it.
+    Five rates are trained on one part of the training samples and evaluated on another, which takes about 5% of the
+    run's time. A rate given by the user is kept, and so is that of a run too short for trials.
 
     Args:
-        given: what the user gave, by dotted name.
-        record: takes who decided what.
+        given: settings given by the user, by dotted name.
+        record: collects decisions.
     """
-    if knows_rate(config, given):
+    if has_known_lr(config, given):
         return config, []
     device = local_device(config.engine.device)
     choice, data = open_samples(config.task, config.data)
@@ -47,7 +47,7 @@ def find_rate(
         or int(os.environ.get("WORLD_SIZE", "1")) > 1
     ):
         return config, [_untried(config)]
-    resolve(config, choice, data, device, given=names_of(given))  # what is refused is refused before trials
+    resolve(config, choice, data, device, given=names_of(given))  # refuse invalid settings before trials
     resolved, ground = prepare_ground(config, choice, data, device)
     batch = resolved.optim.batch_size
     samples = min(len(data.train), config.data.train_limit or len(data.train))
@@ -78,8 +78,8 @@ def find_rate(
     return config, [f"{why}; search longer with `saccade tune`, or set --lr"]
 
 
-def knows_rate(config: TrainConfig, given: Mapping[str, Any]) -> bool:
-    """Tell whether settings have a learning rate for the model, so that none is tried out."""
+def has_known_lr(config: TrainConfig, given: Mapping[str, Any]) -> bool:
+    """Whether the model's learning rate is known, so that none is searched."""
     known = not has_families(config.recipe) or family_of(config.recipe, config.model.name) is not None
     return known or "optim.lr" in given or config.model.checkpoint is not None or config.model.pretrained
 

@@ -1,4 +1,4 @@
-"""What a run depends on and its state does not hold: its samples, its teacher, the weights that it starts from."""
+"""Fingerprints of a run's inputs that its state does not contain: samples, teacher, initial weights."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from ..tasks.opening import TaskChoice
 
 
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
-    """Return what tells images apart, as JSON holds it; where they lie does not matter."""
+    """Return the fingerprint of samples as JSON; it does not depend on their location."""
     return {
         "classes": list(train.outputs),
         "training": [train.length, ""] if isinstance(train, Stream) else [len(train), train.fingerprint()],
@@ -27,8 +27,8 @@ def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str,
     }
 
 
-def beside_of(task: Task, spec: InputSpec) -> dict[str, Any]:
-    """Return what tells apart, beside the images, what a run depends on and its state does not hold, as JSON."""
+def other_inputs(task: Task, spec: InputSpec) -> dict[str, Any]:
+    """Return fingerprints of the run's other inputs, such as a teacher, as JSON."""
     new: Any = getattr(task.model, "new_parameters", None)
     return {
         "learns_from": task.learns_from(),
@@ -38,7 +38,7 @@ def beside_of(task: Task, spec: InputSpec) -> dict[str, Any]:
 
 
 def starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
-    """Return what tells apart the files of weights that a model starts from, by what to call them."""
+    """Return fingerprints of the files of initial weights, by description."""
     if choice.kind.hosts.builds(model.name):
         folder = Path(model.name.removeprefix(HOSTED)).expanduser()
         files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
@@ -49,7 +49,7 @@ def starts_from(model: ModelConfig, choice: TaskChoice) -> dict[str, str]:
 
 
 def _facts(values: Mapping[str, Any], prefix: str = "", depth: int = 4) -> dict[str, str]:
-    """Return digests of values by dotted name; those of deep mappings as a whole."""
+    """Return digests of values by dotted name; deep mappings get one digest."""
     found: dict[str, str] = {}
     for name, value in values.items():
         deeper = isinstance(value, dict) and depth > 1
@@ -63,7 +63,7 @@ def _digest(value: Any) -> str:
 
 
 def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return in words how images differ from those a run was begun with."""
+    """Describe how samples differ from those of the run's start."""
     changes = []
     if saved["classes"] != now["classes"]:
         missing = [name for name in saved["classes"] if name not in now["classes"]]
@@ -82,8 +82,8 @@ def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return changes
 
 
-def differences_beside(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return in words what else differs; what a state of an earlier version does not hold is not compared."""
+def other_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Describe what else differs; entries that a state of an earlier version lacks are not compared."""
     before, after = saved.get("learns_from", {}), now.get("learns_from", {})
     changes = [f"{what} changed" for what in before if after.get(what) != before[what]]
     if saved.get("new") is not None and saved["new"] != now.get("new"):

@@ -1,4 +1,4 @@
-"""How many steps a run has, and where on its schedule each of them stands: shortened where its time would run out."""
+"""Number of steps of a run, and the schedule position of each step, also when shortened by a time budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,26 +6,26 @@ from typing import Any
 
 from ..support.wording import count_of
 
-OPENING = 5  # a shortened run has at most one part in so many for its warm-up, as `rate_at` gives a short one
+OPENING = 5  # the warm-up of a shortened run takes at most 1 / OPENING of it, as in `rate_at`
 
 
 @dataclass(frozen=True)
 class RunLength:
     """The steps of a run.
 
-    The schedule is that of the run as planned. A run that was shortened passes over it faster from some step on, and
-    its last step stands where the last one planned would have stood. Whatever depends on how far a run is (learning
-    rate, augmentation of the last epochs, weights of losses by epoch) asks for a step's place.
+    The schedule is that of the planned run. A shortened run advances along it faster from some step on, and ends where
+    the planned run would. Everything that depends on progress (learning rate, augmentation of the last epochs, loss
+    weights by epoch) uses a step's `place` on the schedule.
     """
 
-    planned: int  # steps of the schedule
-    steps: int  # of an epoch
-    total: int  # steps that are trained
-    pieces: tuple[tuple[int, float, float], ...] = ()  # from which step on, its place, and places a step
+    planned: int  # steps of the planned run
+    steps: int  # steps of an epoch
+    total: int  # steps to train
+    pieces: tuple[tuple[int, float, float], ...] = ()  # first step, its place, and places per step
 
     @classmethod
     def of(cls, epochs: int, steps: int) -> "RunLength":
-        """Return the length of a run as planned."""
+        """Return the length of a planned run."""
         return cls(epochs * steps, steps, epochs * steps)
 
     def __str__(self) -> str:
@@ -35,19 +35,19 @@ class RunLength:
 
     @property
     def epochs(self) -> int:
-        """How many epochs there are; the last of a shortened run may have fewer steps than the others."""
+        """Number of epochs; the last of a shortened run may be incomplete."""
         return -(-self.total // self.steps)
 
     def epoch_of(self, step: int) -> int:
-        """Return the epoch of a step, counted from 1 as people do."""
+        """Return the epoch of a step, counted from 1."""
         return step // self.steps + 1
 
     def end_of(self, epoch: int) -> int:
-        """Return the step after the last one of an epoch, counted from 0."""
+        """Return the step after the last one of an epoch (counted from 0)."""
         return min((epoch + 1) * self.steps, self.total)
 
     def place(self, step: int) -> float:
-        """Return the step of the schedule as planned at which a step stands; itself, unless the run was shortened."""
+        """Return the position of a step on the planned schedule; the step itself, unless the run was shortened."""
         beyond = step - (self.total - 1)
         if beyond >= 0:
             return self.planned - 1 + beyond
@@ -57,15 +57,15 @@ class RunLength:
         return step
 
     def epoch_at(self, step: int) -> float:
-        """Return the place of a step in epochs; a whole number stays one."""
+        """Return the position of a step in epochs; an integer where it is one."""
         place = self.place(step)
         return place / self.steps if place % self.steps else int(place // self.steps)
 
     def shortened(self, step: int, left: int, *, warmup: int) -> "RunLength":
-        """Return the length of a run that trains `left` steps from a step on; places of earlier ones stay.
+        """Return the length of a run that trains only `left` steps after `step`.
 
         Args:
-            warmup: places of the warm-up. What is left of it goes on as it was, but for a fifth of the run at most.
+            warmup: steps of the planned warm-up. Its rest keeps its pace, but takes at most a fifth of the run.
         """
         here, last = self.place(step), self.planned - 1
         total = step + left
@@ -82,14 +82,14 @@ class RunLength:
 
     @property
     def remark(self) -> str:
-        """What to say beside the number of epochs of a run that was shortened."""
+        """Remark on the number of epochs of a shortened run."""
         if not self.pieces:
             return ""
         planned = f"{count_of(self.planned // self.steps, 'epoch')}, {count_of(self.planned, 'step')}"
         return f" (the machine became slower; planned were {planned})"
 
     def summary(self) -> dict[str, Any]:
-        """Return what a run's summary says of its having been shortened."""
+        """Return the entries of a shortened run's summary."""
         if not self.pieces:
             return {}
         first = self.pieces[0][0]
@@ -97,10 +97,10 @@ class RunLength:
         return {"shortened": {**planned, "from_epoch": self.epoch_of(first), "from_step": first}}
 
     def record(self) -> dict[str, Any]:
-        """Return what a state keeps."""
+        """Return the values saved in the state."""
         return {"total": self.total, "pieces": [list(piece) for piece in self.pieces]}
 
     def restored(self, record: Mapping[str, Any]) -> "RunLength":
-        """Return the length that a state kept; one of an earlier version kept none, since no run was shortened."""
+        """Return the length saved in a state; states of earlier versions have none."""
         pieces = tuple((int(first), float(place), float(pace)) for first, place, pace in record.get("pieces", ()))
         return replace(self, total=int(record.get("total", self.total)), pieces=pieces)

@@ -1,4 +1,4 @@
-"""A run's process from outside: told to stop by a signal, started again by torchrun, alone in the run's folder."""
+"""Signals, restarts by torchrun, and the lock on a run's folder."""
 
 import os
 import platform
@@ -16,13 +16,13 @@ from .parallel import World
 
 @contextmanager
 def on_signal(wish: Callable[[int], None]) -> Iterator[None]:
-    """Tell of the first Ctrl-C or SIGTERM by calling `wish` with its number; a second one stops at once."""
+    """Call `wish` with the signal number on the first Ctrl-C or SIGTERM; a second one stops at once."""
     asked, here = False, os.getpid()
 
     def handle(number: int, _: FrameType | None) -> None:
         nonlocal asked
         if os.getpid() != here:
-            return  # processes that read have inherited this
+            return  # inherited by workers, which ignore it
         if asked:
             raise KeyboardInterrupt
         asked = True
@@ -33,7 +33,7 @@ def on_signal(wish: Callable[[int], None]) -> Iterator[None]:
         for number in (signal.SIGINT, signal.SIGTERM):
             kept[number] = signal.signal(number, handle)
     except ValueError:
-        pass  # only the main thread may; elsewhere the caller stops us
+        pass  # only the main thread can set handlers
     try:
         yield
     finally:
@@ -42,11 +42,10 @@ def on_signal(wish: Callable[[int], None]) -> Iterator[None]:
 
 
 @contextmanager
-def held_alone(run: Run, world: World) -> Iterator[None]:
-    """Hold a run for the processes of one world; refuse if others hold it.
+def run_lock(run: Run, world: World) -> Iterator[None]:
+    """Lock a run for the processes of one world; refuse if others hold the lock.
 
-    The lock is the leading process's own: one that was killed leaves none behind, and readers that outlive it for a
-    moment do not hold it either.
+    The main process holds the lock. It vanishes with the process, and workers that outlive it do not hold it.
     """
     run.states.mkdir(parents=True, exist_ok=True)
     with open(run.states / ".lock", "a+", encoding="utf-8") as file:
@@ -57,8 +56,8 @@ def held_alone(run: Run, world: World) -> Iterator[None]:
         yield
 
 
-def require_free(run: Run) -> None:
-    """Refuse to touch a run that another process trains."""
+def refuse_if_training(run: Run) -> None:
+    """Refuse a run that another process is training."""
     lock = run.states / ".lock"
     if not lock.exists():
         return
@@ -69,7 +68,7 @@ def require_free(run: Run) -> None:
 
 
 def _take(file: TextIO, run: Run) -> str | None:
-    """Take the lock of a run until its file is closed; return why not where another process has it."""
+    """Lock a run until the file is closed; return the reason if another process holds the lock."""
     try:
         import fcntl
 
@@ -83,28 +82,28 @@ def _take(file: TextIO, run: Run) -> str | None:
             f"{run.path} is being trained by another process ({file.read() or 'unknown'}); wait for it, or stop it by "
             "Ctrl-C and resume with --resume"
         )
-    except (ImportError, OSError):  # not on Windows, nor on a disk without locks: go on unguarded
+    except (ImportError, OSError):  # Windows, or a file system without locks: continue unlocked
         pass
     return None
 
 
-def begun_before(out: str | Path | None) -> Path | None:
-    """Return the run to resume when torchrun started this process again after one of them died.
+def restarted_run(out: str | Path | None) -> Path | None:
+    """Return the run to resume after a restart by torchrun.
 
-    It is one that the same torchrun began: an older run in that place is refused again, as it was the first time.
+    It has to be started by the same torchrun: an older run in that folder is refused, as at the first start.
     """
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0 or out is None:
         return None
     run = Run(Path(out).expanduser())
     with suppress(OSError):
         written = _file(run).read_text(encoding="utf-8")
-        follows = os.environ.get("GROUP_RANK", "0") != "0"  # on another machine than the process that wrote it
+        follows = os.environ.get("GROUP_RANK", "0") != "0"  # on another machine than the one that wrote it
         return run.path if follows or written == _name() else None
     return None
 
 
 def mark(run: Run) -> None:
-    """Write down which torchrun began a run."""
+    """Record which torchrun started a run."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         run.states.mkdir(parents=True, exist_ok=True)
         write_text(_file(run), _name())
@@ -115,6 +114,6 @@ def _file(run: Run) -> Path:
 
 
 def _name() -> str:
-    """Return what all processes of one torchrun have in common, and those of another have not."""
+    """Return an identifier of this torchrun."""
     name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     return name if name != "none" else f"{platform.node()} {os.getppid()}"

@@ -1,4 +1,4 @@
-"""The training loop: epochs of steps, what is measured after each, and the state by which it can stop anywhere."""
+"""The training loop: epochs, validation, and a saved state to resume from any step."""
 
 import signal
 from contextlib import nullcontext
@@ -23,25 +23,25 @@ from ..tasks import Metrics, Task
 from .allowance import Allowance, DeadlineExceeded
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
-from .identity import differences, differences_beside
+from .identity import differences, other_differences
 from .lifecycle import on_signal
 from .optim import warmup_of
 from .optimizer_state import load_optimizer_state, optimizer_state
-from .parallel import World, fill, summon_full_params, whole, whole_state
-from .setup import Parts
+from .parallel import World, fill, full_state_dict, summon_full_params, whole
+from .setup import TrainingParts
 from .step import Step
 from .time_limit import TimeLimit, whole_epochs
 
-Weights = tuple[dict[str, Tensor], dict[str, int]]  # by name, and the step, epoch and epochs that they are of
-CHECK_EVERY = 10  # steps between looks at what costs a wait for the device or for other processes
+Weights = tuple[dict[str, Tensor], dict[str, int]]  # by name; and the step, epoch and total epochs
+CHECK_EVERY = 10  # steps between checks that wait for the device or other processes
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the run can be resumed."""
+    """Training failed; the run can be resumed."""
 
 
 class Interrupted(Exception):  # noqa: N818
-    """The run was told to stop and has saved its state."""
+    """The run was stopped by a signal and has saved its state."""
 
     def __init__(self, number: int, run: Path) -> None:
         super().__init__(signal.Signals(number).name)
@@ -49,28 +49,35 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class Loop(Step):
-    """A run under way."""
+    """A training run."""
 
-    now = staticmethod(monotonic)  # whatever goes by time asks this clock
+    now = staticmethod(monotonic)  # the clock of everything that depends on time
 
     def __init__(
-        self, config: TrainConfig, run: Run, parts: Parts, *, world: World, device: torch.device, console: Console
+        self,
+        config: TrainConfig,
+        run: Run,
+        parts: TrainingParts,
+        *,
+        world: World,
+        device: torch.device,
+        console: Console,
     ) -> None:
         super().__init__(config, parts, world=world, device=device)
         self.run, self.console = run, console
-        self.epoch = 0  # finished ones
+        self.epoch = 0  # finished epochs
         self.primary = parts.primary
         self.best: float | None = None
         self.stale = 0
         self.saved_at, self.seconds = self.now(), 0.0
         self.stop_signal: int | None = None
-        self.limit: TimeLimit | None = None  # of a run that was given a time, by `now`
-        self.allowance: Allowance | None = None  # of a run among others
-        self.epoch_ends: list[float] = []  # of epochs trained here
+        self.limit: TimeLimit | None = None  # of a run with a time budget
+        self.allowance: Allowance | None = None  # of a run within a comparison
+        self.epoch_ends: list[float] = []  # end of each epoch trained by this process
         self.board: Board | None = None
-        self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
-        self.unwritten: Weights | None = None  # of the best validation so far
-        self.earlier_kernels: list[str] = []  # that ran before this process resumed the run
+        self.measured: Metrics | None = None  # result of the last validation, until the weights change
+        self.unwritten: Weights | None = None  # weights of the best validation, not yet on disk
+        self.earlier_kernels: list[str] = []  # kernels used before the run was resumed
 
     def fit(self) -> dict[str, Any]:
         """Train to the end; return the last record."""
@@ -78,8 +85,8 @@ class Loop(Step):
             self.board = Board(self.run.path, epoch=self.epoch)
         record: dict[str, Any] = {}
         if self.step == 0:
-            self.save()  # whatever happens, there is something to resume
-        with on_signal(self._wish_to_stop):
+            self.save()  # from now on there is a state to resume
+        with on_signal(self._request_stop):
             while not self.ended():
                 self._train_epoch()
                 record = self._close_epoch()
@@ -89,7 +96,7 @@ class Loop(Step):
         return record or (self.run.metrics() or [{}])[-1]
 
     def ended(self) -> bool:
-        """Whether there is nothing left to train."""
+        """Whether training is finished."""
         return self.epoch >= self.length.epochs or self._stale()
 
     def _train_epoch(self) -> None:
@@ -97,7 +104,7 @@ class Loop(Step):
         still(self.task.model, statistics=self.config.model.keep_statistics)
         total_epochs = self.config.schedule.epochs
         self.task.set_epoch(self.length.epoch_at(self.epoch * self.feed.steps), total_epochs)
-        weak = (total_epochs - self.config.augment.off_epochs) * self.feed.steps  # from this place on
+        weak = (total_epochs - self.config.augment.off_epochs) * self.feed.steps  # from this position on
         first = self.step - self.epoch * self.feed.steps
         started = self.now() - self.seconds
         self.console.begin_epoch(self.epoch, first, self.feed.steps)
@@ -105,14 +112,14 @@ class Loop(Step):
             if self.step >= self.length.total:
                 break
             self.measured = None
-            self._run(batch, strong=self.length.place(self.step) < weak)
+            self._train_step(batch, strong=self.length.place(self.step) < weak)
             self.seconds = self.now() - started
             self.console.advance(self.totals)
             self._checkpoint_or_stop()
-        self.seconds = self.now() - started  # after the last step, for which there was a wait
+        self.seconds = self.now() - started  # the last step has been waited for
 
     def _checkpoint_or_stop(self) -> None:
-        """Save if it is time, stop if told to, refuse to continue with a loss that is not finite."""
+        """Save if due, stop on a signal, raise on a non-finite loss."""
         every = self.config.keep.every_steps
         save_due = every is not None and self.step % every == 0
         wait = self.device.type == "cpu" and self.world.size == 1
@@ -123,7 +130,7 @@ class Loop(Step):
             flags = broken, self.stop_signal is not None, late, left is not None
             broken, stop, late, shorten = self.world.any_of(*flags)
             if broken:
-                raise TrainingError(self._not_finite("the loss"))
+                raise TrainingError(self._non_finite("the loss"))
             if shorten:
                 self._shorten(self.world.gather(left)[0])
             if save_due or stop or late or shorten:
@@ -132,7 +139,7 @@ class Loop(Step):
                 raise Interrupted(self.stop_signal or signal.SIGTERM, self.run.path)
 
     def _steps_left(self) -> int | None:
-        """Return how many steps there is time for, where there is not for all of them."""
+        """Return the number of steps that fit into the time budget; None if all do."""
         if self.limit is None:
             return None
         steps, every = self.feed.steps, self.config.keep.evaluate_every
@@ -145,7 +152,7 @@ class Loop(Step):
         return None if left is None else whole_epochs(self.step, left, steps)
 
     def _shorten(self, left: int) -> None:
-        """Pass over the rest of the schedule in so many steps."""
+        """Shorten the rest of the schedule to `left` steps."""
         before, warmup = self.length, warmup_of(self.config.schedule, self.feed.steps)
         self.length = before.shortened(self.step, left, warmup=warmup)
         self.console.shorten(self.length)
@@ -154,7 +161,7 @@ class Loop(Step):
             f"{before.epoch_of(self.step)} on; the learning rate decays to its minimum within the time budget"
         )
 
-    def _not_finite(self, what: str) -> str:
+    def _non_finite(self, what: str) -> str:
         rate = self._rate(max(self.step - 1, 0))
         where = f"step {self.step} (epoch {self.epoch + 1}, learning rate {rate:.2e}, {self.config.engine.precision})"
         return (
@@ -164,7 +171,7 @@ class Loop(Step):
         )
 
     def _close_epoch(self) -> dict[str, Any]:
-        """Validate, write the epoch's record and its state."""
+        """Validate and write the epoch's record."""
         loss, *followed, count = self.world.total(self.totals).tolist()
         self.totals.zero_()
         self.epoch += 1
@@ -184,8 +191,8 @@ class Loop(Step):
                 self.limit.validated(now - started, now=now, step=self.step)
             record |= {f"val_{name}": value for name, value in self.measured.compute().items()}
             self.measured.settle()
-            self._judge(record[f"val_{self.primary.name}"])
-        self.world.unite(self.feed.bad)
+            self._update_best(record[f"val_{self.primary.name}"])
+        self.world.merge_from_ranks(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
         record["bad_samples"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
         if self.length.was_shortened(self.step):
@@ -210,30 +217,30 @@ class Loop(Step):
                 raise
         return record
 
-    def _judge(self, value: float) -> None:
-        """Take note of whether a validation was better than all before."""
+    def _update_best(self, value: float) -> None:
+        """Keep the weights if a validation is the best so far."""
         larger = self.primary.larger_is_better
         better = self.best is None or (value > self.best if larger else value < self.best)
         self.best, self.stale = (value, 0) if better else (self.best, self.stale + 1)
         if better:
-            self._hold_best()
+            self._keep_best()
 
-    def _hold_best(self) -> None:
-        """Hold on to the weights as they are; they are written with the next state, since epochs may be short."""
+    def _keep_best(self) -> None:
+        """Copy the current weights; they are written with the next state, since epochs may be short."""
         weights, unfinished = self._weights()
         if self.world.is_main:
             self.unwritten = {name: value.clone() for name, value in weights.items()}, unfinished
 
     def _save_overdue(self) -> bool:
-        """Whether the last state is so old that losing what came after would hurt."""
+        """Whether the last saved state is older than `keep.every_seconds`."""
         return self.now() - self.saved_at > self.config.keep.every_seconds
 
     def evaluate(self) -> Metrics:
-        """Return what is measured on the validation samples, of the averaged weights if there are any."""
+        """Evaluate the validation samples, with the averaged weights if there are any."""
         validation = self.parts.validation
         turn_onednn_on()
-        # What a process measured on its own samples, such as running means, is kept of the first one only.
-        self.world.follow(self.task.buffers())
+        # Buffers such as running means are taken from the first process.
+        self.world.broadcast(self.task.buffers())
         with (
             self.average.in_place() if self.average is not None else nullcontext(),
             summon_full_params(self.task) if self.sharded else nullcontext(),
@@ -251,25 +258,25 @@ class Loop(Step):
         patience = self.config.schedule.patience
         return patience is not None and self.stale >= patience
 
-    def _wish_to_stop(self, number: int) -> None:
+    def _request_stop(self, number: int) -> None:
         self.stop_signal = number
         self.console.say("saving and stopping after this step ...")
 
     def kernels(self) -> dict[str, Any]:
-        """Return which kernels the steps were made with, and why they were left out if they failed."""
+        """Return the kernels used, and why kernels were disabled if they failed."""
         names = sorted({*self.earlier_kernels, *self.guard.names})
         return {"kernels": names, **({"kernels_failed": self.guard.failure} if self.guard.failure else {})}
 
     def trained(self) -> dict[str, Any]:
-        """Return how long the run was, and how long it was to be if it was shortened."""
+        """Return the run's length, and the planned one if it was shortened."""
         return {"epochs": self.epoch, "steps": self.step, **self.length.summary()}
 
     # The state
 
     def save(self) -> None:
-        """Write the state; weights that are not finite are refused."""
-        self._refuse_broken()
-        self.world.unite(self.feed.bad)
+        """Save the state; non-finite weights are refused."""
+        self._refuse_non_finite()
+        self.world.merge_from_ranks(self.feed.bad)
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
         kept, memory = optimizer_state(self.optimizer, self.names, self.initial_param_groups)
         tensors |= {f"optim.{name}": v for name, v in kept.items()}
@@ -301,34 +308,34 @@ class Loop(Step):
             self._write_weights(self.run.last_weights, self._weights())
         self.saved_at = self.now()
 
-    def _refuse_broken(self) -> None:
+    def _refuse_non_finite(self) -> None:
         sound = torch.stack([piece_of(p.detach())[0].isfinite().all() for p in self.task.parameters()]).all()
         if self.world.any_rank(not bool(sound)):
-            raise TrainingError(self._not_finite("a weight"))
+            raise TrainingError(self._non_finite("a weight"))
 
     def unreadable(self) -> dict[str, str]:
-        """Return why samples could not be read, by their names."""
+        """Return the reasons for unreadable samples, by name."""
         return {name: fault.reason for name, fault in (self.feed.bad | self.parts.validation.bad).items()}
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the model's whole weights, the averaged ones if there are any; all processes call this."""
-        weights = dict(whole_state(self.task.model))
+        """Return the model's full weights, averaged if there is an average; all processes call this."""
+        weights = dict(full_state_dict(self.task.model))
         if self.average is not None:
             weights |= {name: whole(value) for name, value in self.average.tensors().items()}
         return weights
 
     def _weights(self) -> Weights:
-        """Return the weights and how far they are trained."""
+        """Return the weights and their training progress."""
         return self.weights(), {"step": self.step, "epoch": self.epoch, "epochs": self.length.epochs}
 
     def _write_weights(self, path: Path, kept: Weights) -> None:
-        """Write weights, so that the run can be used before it has come to its end."""
+        """Write the weights of an unfinished run."""
         if self.world.is_main:
             weights, unfinished = kept
             save_model(path, weights, self.config.model, self.parts.spec, unfinished=unfinished)
 
     def restore(self, state: State) -> None:
-        """Go back to where a state was written; an empty one is the start."""
+        """Restore a saved state; an empty one is the start of training."""
         if len(set(self.world.gather(state.record.get("step")))) > 1:
             raise StateError(f"the processes found different states in {self.run.states}; they need one common disk")
         if self.world.is_main:
@@ -349,11 +356,11 @@ class Loop(Step):
         self.step, self.epoch, self.seconds = record["step"], record["epoch"], record["seconds"]
         self.length = self.length.restored(record.get("length", {}))
         self.console.shorten(self.length)
-        # Earlier versions began with a score below any.
+        # Earlier versions stored -1 for no score.
         self.best = None if record["best"] == -1.0 else record["best"]
         self.stale = record["stale"]
         self.earlier_kernels = record.get("kernels", [])
-        if record["scaler"] and self.scaler.is_enabled():  # only where both are in half precision
+        if record["scaler"] and self.scaler.is_enabled():  # only if both runs use float16
             self.scaler.load_state_dict(record["scaler"])
         self.feed.bad.update(read_faults(record["bad"]))
         self.parts.validation.bad |= read_faults(record["bad_validation"]) | self.parts.validation.bad
@@ -369,7 +376,7 @@ class Loop(Step):
                 "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
                 f"this one's weights: --checkpoint {self.run.path}"
             )
-        if changes := differences_beside(saved, self.parts.identity):
+        if changes := other_differences(saved, self.parts.identity):
             raise StateError(
                 f"what {self.run.path} was begun with is another now: {'; '.join(changes)}. Put it back as it was, or "
                 f"begin another run; it can start from this one's weights: --checkpoint {self.run.path}"
@@ -385,7 +392,7 @@ class Loop(Step):
 
 @torch.no_grad()
 def validate(task: Task, validation: Validation, expand: Expand, world: World) -> Metrics:
-    """Ask a task about every validation sample and return what was measured, over all processes; all call this."""
+    """Evaluate a task on all validation samples over all processes, which all call this."""
     was_training = task.training
     task.eval()
     metrics = task.metrics(task.spec)
@@ -396,5 +403,5 @@ def validate(task: Task, validation: Validation, expand: Expand, world: World) -
     task.train(was_training)
     if world.size > 1:
         metrics.join(world.gather(metrics.state()))
-    world.unite(validation.bad)
+    world.merge_from_ranks(validation.bad)
     return metrics

@@ -1,4 +1,4 @@
-"""Fit a run to the machine and to a time: model and size where nothing was named, and epochs, before it begins."""
+"""Fit a run to the machine and a time budget: epochs, and by default also model and image size."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,43 +24,43 @@ from .pace import Pace, measure_pace
 from .parallel import World
 from .recipes import configure
 
-USUAL = 15 * 60.0  # seconds that a run on a CPU is fitted to where nothing was named
-ENOUGH = 30  # epochs that the larger of two models has to come to, else the smaller one is taken
-FEWEST = 10  # epochs that a run gets where no time was given, however long they take
-SIDES = (64, 32)  # that images are brought to where even the smaller model is slow
-MARGIN = 1.15  # of what was timed: other programs take their part
-AFTERWARDS = 5.0  # seconds for scores, the report and the end of the process, at least
-CLOSING = 0.1  # of the time, that is kept for them at most
-TIMING = 0.2  # of the time, after which no more than one further candidate is timed
-DECIDING = ("model.", "schedule.", "optim.", "data.img_size")  # names of settings that decide how long
+USUAL = 15 * 60.0  # time budget in seconds of a run on a CPU with default settings
+ENOUGH = 30  # least epochs for the larger of two models; else the smaller one is used
+FEWEST = 10  # least epochs of a run without a given time
+SIDES = (64, 32)  # image sizes tried where even the smaller model is slow
+MARGIN = 1.15  # factor on measured times, for other programs' load
+AFTERWARDS = 5.0  # least seconds kept for scores, the report and exit
+CLOSING = 0.1  # largest share of the time kept for them
+TIMING = 0.2  # share of the time after which only one more candidate is timed
+DECIDING = ("model.", "schedule.", "optim.", "data.img_size")  # settings that determine a run's duration
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """What a run is fitted to."""
+class BudgetFitter:
+    """Fits a run to a time budget."""
 
-    seconds: float | None = None  # that it may take; None leaves that to us, where `free`
-    free: bool = False  # nothing was named that decides how long it takes, so that model and size may be chosen, too
-    given: Mapping[str, Any] = field(default_factory=dict)  # settings by dotted name that were named
-    begun: float = field(default_factory=lambda: monotonic())  # when its time began, by `time.monotonic`
-    # when it was asked for; what went by before, such as imports, tells how long this machine takes to close
+    seconds: float | None = None  # time budget; None: the default one, if `free`
+    free: bool = False  # whether model and image size may be chosen, too
+    given: Mapping[str, Any] = field(default_factory=dict)  # settings given by the user, by dotted name
+    begun: float = field(default_factory=lambda: monotonic())  # start of the budget, by `time.monotonic`
+    # when the run was requested; the time spent before, e.g. on imports, estimates that needed to exit
     asked: float = field(default_factory=lambda: monotonic())
-    say: Callable[[str], None] = lambda _: None  # is told what is being done before the run speaks
-    timed: list[Pace] = field(default_factory=list)  # what the run takes, once it was fitted
+    say: Callable[[str], None] = lambda _: None  # prints progress before the run's own output
+    timed: list[Pace] = field(default_factory=list)  # measured pace, after fitting
 
     @property
     def deadline(self) -> float | None:
-        """When the last epoch has to have ended, by `time.monotonic`; None without a time."""
+        """Deadline of the last epoch, by `time.monotonic`; None without a budget."""
         return None if self.seconds is None else self.begun + self.seconds - self.afterwards
 
     @property
     def afterwards(self) -> float:
-        """Seconds that are kept for what comes after the last epoch: as many as the start took, on a busy machine."""
+        """Seconds kept for the end of the run: on a busy machine as many as the start took."""
         return max(AFTERWARDS, min(self.asked - self.begun, CLOSING * (self.seconds or USUAL)))
 
     @property
     def validation(self) -> float:
-        """How many steps a validation takes as long as, once the run was fitted."""
+        """Duration of a validation in steps, after fitting."""
         return self.timed[-1].validation / max(self.timed[-1].step, 1e-9) if self.timed else 0.0
 
     def fit(
@@ -73,10 +73,10 @@ class Fitting:
         *,
         record: list[Decision] | None = None,
     ) -> tuple[TrainConfig, list[str]]:
-        """Return the settings that fit, and what there is to say about them; all processes call this.
+        """Return settings that fit the budget, and notes on them; all processes call this.
 
         Args:
-            record: who decided what so far; takes what is decided here.
+            record: collects decisions.
         """
         free = self.free and device.type == "cpu" and world.size == 1
         if device.type == "cuda" and self._are_many_small(config, choice, data):
@@ -92,7 +92,7 @@ class Fitting:
         if world.is_main:
             self.say("timing a few steps to estimate the duration of the run ...")
         candidates = list(_smaller(config, choice, data)) if free else [config]
-        reached: list[int] = []  # epochs, by the candidates so far
+        reached: list[int] = []  # epochs reached by the candidates so far
         while candidates:
             candidate = candidates.pop(0)
             pace = world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0]
@@ -106,7 +106,7 @@ class Fitting:
             if epochs >= min(ENOUGH, most):
                 break
             if world.gather(monotonic() - self.begun > TIMING * seconds)[0]:
-                candidates = candidates[-1:]  # there is time to try the fastest alone
+                candidates = candidates[-1:]  # there is only time to try the fastest
         self.timed.append(pace)
         if self.seconds is None:
             epochs = max(epochs, min(FEWEST, most))
@@ -129,17 +129,17 @@ class Fitting:
         return config, [_said(asked, config, pace, most, to=to)]
 
     def _are_many_small(self, config: TrainConfig, choice: TaskChoice, data: Data) -> bool:
-        """Whether nothing was named, and the images are like those that a recipe of their own was measured with."""
+        """Whether settings are defaults, and the images are many and small, for which there is a separate recipe."""
         usual = self.free and choice.kind.name == "classify" and config.recipe == Task.recipe
         return usual and is_like_cifar(data.train, config.data.train_limit)
 
 
 def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:
-    """Yield settings that take less and less time: as asked, with the model of `quick`, and at smaller sizes."""
+    """Yield settings in order of decreasing time: as given, with the model of `quick`, and at smaller sizes."""
     yield config
     if choice.kind.recipe != Task.recipe or choice.kind.reader.reads != "image":
-        return  # the recipe is of another kind of model
-    config = overlay(config, {"model.options": read_recipe("quick")["model"]["options"]})  # of the same glnet_nano
+        return  # the recipe is for another kind of model
+    config = overlay(config, {"model.options": read_recipe("quick")["model"]["options"]})  # the options of glnet_nano
     yield config
     array = None if isinstance(data.train, Stream) else data.train.array()
     if array is None:
@@ -148,7 +148,7 @@ def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[Tr
 
 
 def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to: str) -> str:
-    """Return what was chosen and how long it takes, in one line."""
+    """Return a note on what was chosen and how long it takes."""
     chosen = []
     if config.model.options != asked.model.options:
         chosen.append(f"the smaller {config.model.name} of the recipe quick")
@@ -174,6 +174,6 @@ def _machine(config: TrainConfig, data: Data) -> str:
     return f"{count_of(cores(), 'CPU core')}{images}: "
 
 
-def decides_how_long(given: dict[str, Any]) -> bool:
-    """Whether settings by dotted name have one that decides how long a run takes, other than its plug-ins."""
+def sets_run_length(given: dict[str, Any]) -> bool:
+    """Whether any of the settings, by dotted name, determines a run's duration; plug-ins do not count."""
     return any(name.startswith(DECIDING) and name != "model.plugins" for name in given)

@@ -1,4 +1,4 @@
-"""Muon, with the matrices of one shape turned together: one by one they are a thousand small kernels a step."""
+"""Muon with batched orthogonalisation: separate matrices take a thousand small kernels a step."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from torch.optim.adamw import adamw
 
 
 class Muon(Single):
-    """timm's Muon, in full precision on the CPU; AdamW for what is no matrix, with Nesterov's momentum and without.
+    """timm's Muon, in full precision on the CPU; AdamW for parameters that are not matrices.
 
-    What it remembers has the names that timm gives it. Sharded weights are left to timm's own, which takes NAdamW for
-    what is no matrix where the momentum is Nesterov's.
+    The optimizer state has timm's names. Sharded weights use timm's own step, which takes NAdamW for parameters that
+    are not matrices if the momentum is Nesterov's.
     """
 
     def __init__(self, params: Any, *, capturable: bool = False, **options: Any) -> None:
         super().__init__(params, **options)
         for group in self.param_groups:
-            group["capturable"] = capturable  # which timm's own has had since 1.0.30
+            group["capturable"] = capturable  # in timm since 1.0.30
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the weights by their gradients."""
+        """Update the weights."""
         if any(hasattr(p, "device_mesh") for group in self.param_groups for p in group["params"]):
-            return super().step(closure)  # their pieces cannot be laid side by side
+            return super().step(closure)  # shards cannot be batched
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -50,7 +50,7 @@ class Muon(Single):
         return loss
 
     def _turn(self, params: list[Tensor], group: dict[str, Any], scale: float) -> None:
-        """Move matrices of one shape, or its transpose, by the nearest orthogonal matrices to their momenta."""
+        """Update matrices of one shape, or its transpose, by their orthogonalised momenta."""
         lr = group["lr"]
         momenta = [self._remembered(p, "momentum_buffer") for p in params]
         torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
@@ -64,14 +64,14 @@ class Muon(Single):
             _COEFFICIENTS[group["ns_coefficients"]],
             eps=group["eps"],
             safety_factor=group["safety_factor"],
-            dtype=torch.bfloat16 if params[0].is_cuda else torch.float32,  # few CPUs have fast products in the former
+            dtype=torch.bfloat16 if params[0].is_cuda else torch.float32,  # few CPUs have fast bfloat16 products
         )
         moves = (turned.to(params[0].dtype) * (-lr * scale)).unbind()
         shaped = [_wide_like(move, matrix_of(p)).reshape(p.shape) for move, p in zip(moves, params, strict=True)]
         torch._foreach_add_(params, shaped)
 
     def _adapt(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        """Move what is no matrix by AdamW."""
+        """Update parameters that are not matrices by AdamW."""
         captured = group["capturable"]
         steps = []
         for p in params:
@@ -108,7 +108,7 @@ def _gradients(params: list[Tensor]) -> list[Tensor]:
 
 
 def matrix_of(x: Tensor) -> Tensor:
-    """Return a weight as rows of what each output reads."""
+    """Return a weight as a matrix with one row an output."""
     return x.reshape(len(x), -1)
 
 

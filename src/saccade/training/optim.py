@@ -1,4 +1,4 @@
-"""What changes weights: timm's optimizers over a task's parameters, the learning rate of every step, the average."""
+"""Optimizers, learning rate schedule and weight averaging."""
 
 import difflib
 import inspect
@@ -19,16 +19,24 @@ from ..tasks import Task
 from .muon import Muon
 
 FUSED = ("adam", "adamw", "sgd", "nesterov", "momentum")
-CAPTURABLE = ("adam", "adamw", "nadamw", "muon", "nmuon", "adamuon", "nadamuon")  # as CUDA graphs, where told so
+CAPTURABLE = (
+    "adam",
+    "adamw",
+    "nadamw",
+    "muon",
+    "nmuon",
+    "adamuon",
+    "nadamuon",
+)  # with an option for it
 
 
 def build_optimizer(
     task: Task, config: OptimConfig, *, device: torch.device, capturable: bool = False
 ) -> torch.optim.Optimizer:
-    """Return an optimizer over what is to be trained, without weight decay where it would harm.
+    """Build the optimizer of trainable parameters, with weight decay on matrices only.
 
     Args:
-        capturable: whether steps are to be replayed as CUDA graphs.
+        capturable: whether steps are captured as CUDA graphs.
     """
     _check_name(config.name)
     options: dict[str, Any] = {"momentum": config.momentum}
@@ -47,7 +55,7 @@ def build_optimizer(
         if config.name in ("muon", "nmuon"):
             create = partial(Muon, nesterov=config.name == "nmuon")
         optimizer = create(groups, lr=scaled_lr(config), weight_decay=0.0, **options)
-    except (ValueError, TypeError, AssertionError, ImportError) as error:  # timm's and PyTorch's ways to refuse
+    except (ValueError, TypeError, AssertionError, ImportError) as error:  # raised by timm and PyTorch
         detail = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ConfigError(
             f"optim.name = {config.name!r} cannot be made with lr={scaled_lr(config):g}, {detail}: {error}; change "
@@ -65,17 +73,17 @@ def scaled_lr(config: OptimConfig) -> float:
 
 
 def warmup_of(schedule: ScheduleConfig, steps_per_epoch: int) -> int:
-    """Return the steps in which the learning rate rises, at most a fifth of all."""
+    """Return the warm-up steps, at most a fifth of all."""
     if schedule.warmup_steps is not None:
         return min(schedule.warmup_steps, schedule.epochs * steps_per_epoch // 5)
     return round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
 
 
 def rate_at(step: float, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
-    """Return the learning rate of a step: a linear rise, at most a fifth of it all, then a fall to `min_lr`.
+    """Return the learning rate of a step: linear warm-up, at most a fifth of all steps, then decay to `min_lr`.
 
-    It falls by half a cosine, by a power of what is left of the steps, or to a tenth at given shares of them. A step
-    of a run that was shortened stands between those of the schedule.
+    The decay is a half cosine, polynomial, or by a factor of ten at given milestones. Steps of a shortened run may be
+    fractional.
     """
     total, warmup = schedule.epochs * steps_per_epoch, warmup_of(schedule, steps_per_epoch)
     floor = min(schedule.min_lr, peak)
@@ -90,11 +98,11 @@ def rate_at(step: float, *, steps_per_epoch: int, peak: float, schedule: Schedul
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float, *, new_only: bool = False) -> None:
-    """Set the learning rate, times each group's own factor.
+    """Set the learning rate of all groups, times each group's `lr_scale`.
 
     Args:
-        rate: for a factor of one.
-        new_only: leave what trained weights filled as it is.
+        rate: learning rate at a scale of one.
+        new_only: freeze pretrained parameters.
     """
     for group in optimizer.param_groups:
         value = 0.0 if new_only and group.get("trained") else rate * group.get("lr_scale", 1.0)
@@ -105,12 +113,12 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float, *, new_only: bool = 
 
 
 class Average:
-    """Exponential moving average of a model's parameters; its buffers are taken as they are.
+    """Exponential moving average of a model's parameters; buffers are not averaged.
 
-    Of sharded parameters every process averages the pieces it holds.
+    With sharded parameters every process averages its own shards.
 
     Args:
-        decay: weight of the past; less in the first steps, lest the beginning stay in the average.
+        decay: decay of the average; smaller in the first steps.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -118,28 +126,28 @@ class Average:
         names = {name for name, _ in model.named_parameters()}
         own = {name: p.detach() for name, p in model.state_dict(keep_vars=True).items() if name in names}
         self.whole = {name: p.clone() for name, p in own.items()}
-        self.live = [piece_of(p)[0] for p in own.values()]  # they share memory with the sharded ones
+        self.live = [piece_of(p)[0] for p in own.values()]  # these share memory with the sharded parameters
         self.averages = [piece_of(p)[0] for p in self.whole.values()]
-        self.weight = torch.zeros((), device=self.live[0].device)  # of the newest weights
+        self.weight = torch.zeros((), device=self.live[0].device)  # weight of the current parameters
 
     def prepare(self, step: int) -> None:
-        """Set how much the step that comes counts."""
+        """Set the decay for the next step."""
         self.weight.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the average towards the present weights."""
+        """Update the average with the current parameters."""
         difference = torch._foreach_sub(self.live, self.averages)
         torch._foreach_mul_(difference, self.weight)
         torch._foreach_add_(self.averages, difference)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averages by the parameters' names."""
+        """Return the averages by parameter name."""
         return self.whole
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages into the model for a while."""
+        """Swap the averages into the model within a context."""
         kept = [p.clone() for p in self.live]
         with torch.no_grad():
             torch._foreach_copy_(self.live, self.averages)
@@ -151,7 +159,7 @@ class Average:
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name that timm has no optimizer for, and one that needs gradients of gradients."""
+    """Refuse unknown optimizers and those that need second derivatives."""
     try:
         info = get_optimizer_info(_plain(name))
     except ValueError:
@@ -165,7 +173,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_betas(config: OptimConfig) -> None:
-    """Refuse another number of betas than the optimizer has; some would fail at their first step only."""
+    """Refuse a wrong number of betas; some optimizers only fail at their first step."""
     made = get_optimizer_class(_plain(config.name), bind_defaults=False)
     default = getattr(inspect.signature(made).parameters.get("betas"), "default", None)
     if isinstance(default, tuple) and config.betas is not None and len(default) != len(config.betas):
@@ -176,7 +184,7 @@ def _check_betas(config: OptimConfig) -> None:
 
 
 def _plain(name: str) -> str:
-    """Return an optimizer's name without `lookahead_`, which timm takes before any of them."""
+    """Return an optimizer's name without timm's prefix `lookahead_`."""
     return name.lower().removeprefix("lookahead_")
 
 
@@ -206,7 +214,7 @@ def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
 
 
 def _parted(groups: list[dict[str, Any]], new: set[int], *, scale: float) -> list[dict[str, Any]]:
-    """Return groups in which what is new, at a rate of its own, and what trained weights filled are apart."""
+    """Split groups into new parameters, with a scaled learning rate, and pretrained ones."""
     found = []
     for group in groups:
         fresh = [p for p in group["params"] if id(p) in new]

@@ -1,4 +1,4 @@
-"""What an optimizer remembers: of every parameter, by the parameter's name, and of its groups."""
+"""Save and load optimizer state by parameter name."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,16 +9,16 @@ from torch import Tensor
 from ..settings import ConfigError
 from .parallel import fill
 
-Memory = dict[str, Any]  # JSON, with the names of tensors in it
+Memory = dict[str, Any]  # JSON values that refer to tensors by name
 
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the settings of an optimizer's groups, to tell later which of them its steps have changed."""
+    """Return the settings of an optimizer's groups, to find later what its steps have changed."""
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
 def check_storable(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Refuse an optimizer that remembers something outside of its parameters and groups."""
+    """Refuse an optimizer with state outside of parameters and groups."""
     if any(hasattr(layer, "rng") for layer in _layers(optimizer)):
         raise ConfigError(
             f"optim.name={name} was given; it draws from a source of its own that cannot be stored, so that a run "
@@ -29,10 +29,10 @@ def check_storable(optimizer: torch.optim.Optimizer, name: str) -> None:
 def optimizer_state(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], initial: list[dict[str, Any]]
 ) -> tuple[dict[str, Tensor], Memory]:
-    """Return the tensors an optimizer keeps, by name, and everything else it keeps with their names in their places.
+    """Return an optimizer's tensors by name, and its other state with references to them.
 
     Args:
-        names: of the parameters, by their id.
+        names: parameter names by `id`.
         initial: `group_settings` before the first step.
     """
     tensors: dict[str, Tensor] = {}
@@ -66,11 +66,11 @@ def load_optimizer_state(
     *,
     counts_on: torch.device | None,
 ) -> None:
-    """Give an optimizer what `optimizer_state` returned.
+    """Load the result of `optimizer_state` into an optimizer.
 
     Args:
-        tensors: whole, whether or not the parameters are sharded.
-        counts_on: where it wants its counts of steps; None leaves them where they were.
+        tensors: full tensors, also if the parameters are sharded.
+        counts_on: device of the step counts; None: unchanged.
     """
     parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
     for layer, states in zip(_layers(optimizer), memory["states"], strict=True):
@@ -85,7 +85,7 @@ def load_optimizer_state(
 
 
 def _layers(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer and those it is wrapped around, as lookahead is."""
+    """Yield an optimizer and the ones it wraps, such as lookahead's."""
     while optimizer is not None:
         yield optimizer
         optimizer = getattr(optimizer, "_base_optimizer", None)
@@ -98,7 +98,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _pack(value: Any, name: str, parameter: Tensor | None, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON holds it; tensors go by their name."""
+    """Return a value as JSON, with tensors replaced by their names."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name, "beside": parameter is not None and value.device == parameter.device}

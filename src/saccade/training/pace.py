@@ -1,4 +1,4 @@
-"""How long a run takes: timed over a few steps, before it begins."""
+"""Estimate a run's duration from a few timed steps."""
 
 import time
 import warnings
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..data.feed import part_of, samples_in
+from ..data.feed import batch_length, slice_batch
 from ..data.image import BadSample
-from ..data.kept import KeptFeed, Memory
+from ..data.kept import EncodedFeed, Memory
 from ..data.open import Data
 from ..data.source import Stream
 from ..data.validation import Validation
@@ -23,36 +23,36 @@ from .defaults import FORWARD
 from .loop import validate
 from .parallel import Alone
 from .resolve import resolve
-from .setup import Parts, assemble, keeps_encoded, limit_samples
+from .setup import TrainingParts, assemble, keeps_encoded, limit_samples
 from .step import Step
 
-PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed
-WARM = {"cpu": 1, "cuda": 8}  # steps before them; on a GPU a graph of a step is captured in them
-PROBED_SAMPLES = {"cpu": 64, "cuda": 256}  # validation samples of a probe, at most
-IN_MEMORY = 4096  # of a probe on a GPU, where there is nothing to read
-FEW, LONG = 16, 2.0  # a batch that takes longer, in seconds, is timed by so few samples, once
+PROBED = {"cpu": 2, "cuda": 8}  # timed steps
+WARM = {"cpu": 1, "cuda": 8}  # warm-up steps; on a GPU these include capturing the CUDA graph
+PROBED_SAMPLES = {"cpu": 64, "cuda": 256}  # most validation samples to time
+IN_MEMORY = 4096  # likewise on a GPU with samples in memory
+FEW, LONG = 16, 2.0  # batches slower than LONG seconds are timed once, by FEW samples
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a run takes, in seconds."""
+    """Durations of a run's parts, in seconds."""
 
-    startup: float  # before the first step and after the last one
-    step: float  # of training
-    validation: float  # all validation samples once
-    steps: int  # of an epoch
+    startup: float  # before the first step and after the last one, in total
+    step: float  # one training step
+    validation: float  # one validation
+    steps: int  # steps of an epoch
     every: int = 1  # epochs between validations
-    how: str = ""  # where the numbers come from
-    took: float = 0.0  # finding them out, where they were timed
-    reading: float = 0.0  # of what is before the first step, samples that are kept: other runs find them in memory
+    how: str = ""  # how the numbers were obtained
+    took: float = 0.0  # duration of the measurement
+    reading: float = 0.0  # part of `startup` for reading cached samples, which later runs save
 
     def seconds(self, epochs: int) -> float:
-        """Return how long a run takes; it validates once more at its end."""
+        """Return the duration of a run, including its final validation."""
         validations = epochs // self.every + (epochs % self.every > 0) + 1
         return self.startup + epochs * self.steps * self.step + validations * self.validation
 
     def most_epochs(self, seconds: float, most: int) -> int:
-        """Return how many epochs fit into a time, at most so many; 0 if not even one does."""
+        """Return the number of epochs that fit into a time, at most `most`; 0 if not even one does."""
         fitting, beyond = 0, most + 1
         while beyond - fitting > 1:
             middle = (fitting + beyond) // 2
@@ -61,21 +61,21 @@ class Pace:
 
 
 def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, parts: int = 1) -> Pace:
-    """Time a few steps of one of `parts` processes and some validation samples of a run, without keeping anything."""
+    """Time a few steps and some validation samples of one of `parts` processes; nothing is kept."""
     started = time.monotonic()
     config, spec = resolve(config, choice, data, device)
-    whole = config.optim.batch_size  # over all processes
+    whole = config.optim.batch_size  # of all processes
     config = overlay(config, {"optim.batch_size": max(whole // parts, 1)})
     few, warm = (steps.get(device.type, steps["cpu"]) for steps in (PROBED, WARM))
     batch_size = config.optim.batch_size
     train = limit_samples(data.train, config.data.train_limit)
     length = train.length or batch_size if isinstance(train, Stream) else len(train)
-    probed = overlay(config, {"data.train_limit": None, "data.bad_limit": 1.0})  # of few, many may be bad
+    probed = overlay(config, {"data.train_limit": None, "data.bad_limit": 1.0})  # a few samples may all be bad
     gpu = device.type == "cuda"
     files = not isinstance(train, Stream) and train.array() is None
     kept = files and keeps_encoded(config, spec, length, world=Alone(), device=device)
     if files and not kept and config.augment.crop != "resized":
-        probed = overlay(probed, {"data.resident": "never"})  # as the whole set, of which few are taken here
+        probed = overlay(probed, {"data.resident": "never"})  # like the whole dataset, of which a few samples are used
     most = PROBED_SAMPLES.get(device.type, 64) if data.val.array() is None or not gpu else IN_MEMORY
     some = min(len(data.val), most)
     short = replace(data, train=train, val=data.val.subset(range(some)), memory=Memory())
@@ -84,10 +84,10 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     if not isinstance(train, Stream):
         short = replace(short, train=train.subset(range(taken)))
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the run itself says what cannot be read
+        warnings.simplefilter("ignore")  # the run itself reports unreadable samples
         if kept and not isinstance(short.train, Stream):
             with suppress(BadSample):
-                short.train.sample(0)  # what decodes is loaded once
+                short.train.sample(0)  # loads the decoder
         made = assemble(probed, choice, short, spec, world=Alone(), device=device)
         startup, reading = time.monotonic() - started, 0.0
         try:
@@ -95,14 +95,14 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
             if found.whole:
                 reading = _time(made.validation.ready, device) * len(data.val) / max(some, 1)
                 asked = _fill(made.validation, len(data.val)) if gpu else some
-                for _ in range(1 + gpu):  # the first time, a GPU gets its kernels
+                for _ in range(1 + gpu):  # the first pass loads GPU kernels
                     validation = _time(lambda: _validate(made), device) * len(data.val) / max(asked, 1)
             else:
                 validation = FORWARD * found.step * len(data.val) / batch_size
         finally:
             made.feed.close()
             made.validation.close()
-    if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
+    if isinstance(made.feed, EncodedFeed):  # all samples are read before the first step
         reading += found.reading * length / max(taken, 1)
     how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after warm-up"
     took, every = time.monotonic() - started, config.keep.evaluate_every
@@ -112,7 +112,7 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
 
 
 class _Timed(NamedTuple):
-    """What steps took: reading the first batch, a step, of how many samples and how often, and whether of a batch."""
+    """Measured times: reading the first batch; a step, its number of samples, repeats, and whether it was full."""
 
     reading: float
     step: float
@@ -122,7 +122,7 @@ class _Timed(NamedTuple):
 
 
 def _fill(validation: Validation, samples: int) -> int:
-    """Repeat the batch that was read until it is as large as a run's, since small ones keep a GPU waiting; count it."""
+    """Repeat the batch to the run's batch size, since small batches do not fill a GPU; return the size."""
     read = len(validation)
     if len(validation.kept) != 1:
         return read
@@ -131,7 +131,7 @@ def _fill(validation: Validation, samples: int) -> int:
     return read * times
 
 
-def _validate(made: Parts) -> None:
+def _validate(made: TrainingParts) -> None:
     validate(made.task, made.validation, made.feed.expanding, Alone())
 
 
@@ -143,16 +143,16 @@ def _time(work: Callable[[], object], device: torch.device) -> float:
 
 
 def _time_steps(step: Step, few: int, warm: int) -> _Timed:
-    """Time steps of whole batches, or where these take long one of a few samples."""
+    """Time steps of whole batches or, if these are slow, one of a few samples."""
     step.task.train()
     started = time.monotonic()
     batches = _endless(step)
     first = next(batches)
-    reading, batch_size = time.monotonic() - started, samples_in(first)
+    reading, batch_size = time.monotonic() - started, batch_length(first)
     size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
     started = time.monotonic()
-    step._run(part_of(first, slice(size)), strong=True)
-    # A GPU's first step mostly loads libraries.
+    step._train_step(slice_batch(first, slice(size)), strong=True)
+    # The first step on a GPU mostly loads libraries.
     quick = step.device.type == "cuda" or (time.monotonic() - started) * batch_size / size < LONG
     size = batch_size if quick else size
     whole = size == batch_size
@@ -162,7 +162,7 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
             _wait(step.device)
             started = time.monotonic()
         batch = next(batches)
-        step._run(batch if whole else part_of(batch, slice(size)), strong=True)
+        step._train_step(batch if whole else slice_batch(batch, slice(size)), strong=True)
     _wait(step.device)
     return _Timed(reading, (time.monotonic() - started) / count * batch_size / size, size, count, whole)
 

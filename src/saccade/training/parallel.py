@@ -1,4 +1,4 @@
-"""One process or many: what a run needs to know about the others, and how its model is spread over them."""
+"""Distributed training: communication between processes, DDP and FSDP."""
 
 import atexit
 import gc
@@ -14,17 +14,17 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..runs.state import Processes, piece_of
 
-SMALL_BLOCK = 10_000  # parameters; exchanging fewer on their own costs more than it saves
+SMALL_BLOCK = 10_000  # parameters; smaller blocks are not sharded separately
 
 
 class World(Processes):
     """The processes of a run."""
 
     def wait(self) -> None:
-        """Return when all processes have come here."""
+        """Wait for all processes (barrier)."""
 
-    def unite(self, found: dict[str, Any]) -> None:
-        """Add to what this process found what the others did; all call this."""
+    def merge_from_ranks(self, found: dict[str, Any]) -> None:
+        """Update a dictionary with those of all ranks, which all call this."""
         for other in self.gather(dict(found)):
             found.update(other)
 
@@ -32,34 +32,34 @@ class World(Processes):
         """Return the sum over processes."""
         return tensor
 
-    def follow(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Give tensors the values they have in the first process."""
 
     def any_of(self, *flags: bool) -> list[bool]:
-        """Return for each flag whether any process says so; all flags travel together."""
+        """Return for each flag whether it is set on any rank, with one communication."""
         return list(flags)
 
     def any_rank(self, flag: bool) -> bool:
-        """Return whether any process says so."""
+        """Return whether the flag is set on any rank."""
         return self.any_of(flag)[0]
 
 
 class Alone(World):
-    """A run of one process."""
+    """A single process."""
 
 
-class Together(World):
-    """A run started by torchrun."""
+class TorchrunWorld(World):
+    """Processes started by torchrun."""
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
 
     def wait(self) -> None:
-        """Return when all processes have come here."""
+        """Wait for all processes (barrier)."""
         dist.barrier()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, in the order of their ranks."""
+        """Return the values of all ranks, in order."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
@@ -70,13 +70,13 @@ class Together(World):
         dist.all_reduce(tensor)
         return tensor
 
-    def follow(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Give tensors the values they have in the first process."""
         for tensor in tensors:
             dist.broadcast(tensor, 0)
 
     def any_of(self, *flags: bool) -> list[bool]:
-        """Return for each flag whether any process says so; all flags travel together."""
+        """Return for each flag whether it is set on any rank, with one communication."""
         any_flags = torch.tensor(flags, dtype=torch.int32, device=self.device)
         dist.all_reduce(any_flags, dist.ReduceOp.MAX)
         return [bool(flag) for flag in any_flags.tolist()]
@@ -84,7 +84,7 @@ class Together(World):
 
 @contextmanager
 def join_world(device: torch.device) -> Iterator[World]:
-    """Join the processes that torchrun started, if it did."""
+    """Join the process group if started by torchrun."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield Alone()
         return
@@ -92,20 +92,20 @@ def join_world(device: torch.device) -> Iterator[World]:
     if ours:
         _connect("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Together(device)
+        yield TorchrunWorld(device)
     finally:
         if ours:
             dist.destroy_process_group()
-            # What still holds a connection goes while Python runs: its threads may not want the lock of an ending one.
+            # Free connections while Python runs: their threads must not need the GIL at exit.
             atexit.register(gc.collect)
 
 
 def _connect(backend: str) -> None:
-    """Connect the processes, not to those of an earlier start.
+    """Initialise the process group, without addresses of an earlier start.
 
-    torchrun starts processes again after a death with the store of addresses that the dead ones left, and a process may
-    read such an address before it is renewed. On one host the number of the start keeps them apart; on several, hosts
-    may count differently, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes torchrun take a new store each time.
+    After a failure torchrun restarts processes with the same store, in which a process may read an address of a dead
+    one. On one host a prefix with the restart count separates them; on several, hosts may count differently, and
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes torchrun use a new store each time.
     """
     if os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
         dist.init_process_group(backend)
@@ -116,7 +116,7 @@ def _connect(backend: str) -> None:
 
 
 def local_device(name: str) -> torch.device:
-    """Return the device a name stands for: "auto" is a GPU if there is one, each process with its own."""
+    """Return the device of a name; "auto" is a GPU if there is one, a different one for each process."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -135,12 +135,12 @@ def local_device(name: str) -> torch.device:
 
 
 def wrap_ddp(task: nn.Module, world: World, *, device: torch.device, probe: Callable[[nn.Module], None]) -> nn.Module:
-    """Return a task whose copies in all processes are kept equal by averaging their gradients.
+    """Wrap a task in DistributedDataParallel.
 
     Args:
-        task: the same in every process.
-        probe: runs the task forward and backward once on a few images; looking for parameters without a gradient in
-            every step would cost a walk through the graph each time, so it is done only where this finds some.
+        task: the task, identical in every process.
+        probe: runs the task forward and backward once on a few images, to find parameters without gradient;
+            `find_unused_parameters` walks the graph in every step, so it is enabled only if there are some.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -152,7 +152,7 @@ def wrap_ddp(task: nn.Module, world: World, *, device: torch.device, probe: Call
 
 
 def _has_unused_parameters(task: nn.Module, probe: Callable[[nn.Module], None], device: torch.device) -> bool:
-    """Tell whether a step leaves a trained parameter without gradient; nothing is changed by trying."""
+    """Whether a step leaves a trainable parameter without gradient; the task is not changed."""
     kept = [buffer.clone() for buffer in task.buffers()]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         probe(task)
@@ -165,7 +165,7 @@ def _has_unused_parameters(task: nn.Module, probe: Callable[[nn.Module], None], 
 
 
 def shard(task: nn.Module, device: torch.device, size: int) -> None:
-    """Shard a task's parameters in place, block by block."""
+    """Shard a task's parameters in place, block by block (FSDP2)."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -176,8 +176,8 @@ def shard(task: nn.Module, device: torch.device, size: int) -> None:
             "sharded; use engine.parallel=ddp"
         )
     mesh = init_device_mesh(device.type, (size,))
-    # Inner blocks first: what is left of a block then belongs to the block around it. Weights are parted again after
-    # every pass, so that no stale whole copy outlives a change of the parts.
+    # Inner blocks first: the rest of a block then belongs to the enclosing one. Weights are resharded after every
+    # forward pass, so that no stale full copy survives an update.
     for module in reversed(list(task.modules())):
         if isinstance(module, nn.ModuleList | nn.Sequential):
             for block in module:
@@ -193,7 +193,7 @@ def _is_sharded(module: nn.Module) -> bool:
 
 @contextmanager
 def summon_full_params(module: nn.Module) -> Iterator[None]:
-    """Hold all weights of a sharded module in every process for a while; each may then call it as often as it needs."""
+    """Hold full weights of a sharded module in every process within a context."""
     sharded: list[Any] = [part for part in module.modules() if _is_sharded(part)]
     for part in sharded:
         part.set_reshard_after_forward(False, recurse=False)
@@ -207,18 +207,18 @@ def summon_full_params(module: nn.Module) -> Iterator[None]:
 
 
 def fill(tensor: Tensor, whole: Tensor) -> None:
-    """Copy a whole tensor into one that may be sharded."""
+    """Copy a full tensor into one that may be sharded."""
     local, _, begin = piece_of(tensor)
     with torch.no_grad():
         local.copy_(whole if local is tensor else whole[begin : begin + local.shape[0]])
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return all of a tensor that may be sharded; all processes call this."""
+    """Return the full tensor of one that may be sharded; all processes call this."""
     full = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
-def whole_state(module: nn.Module) -> Mapping[str, Tensor]:
-    """Return a module's state with every sharded tensor made whole; all processes call this."""
+def full_state_dict(module: nn.Module) -> Mapping[str, Tensor]:
+    """Return a module's state dict with full tensors; all processes call this."""
     return {name: whole(value.detach()) for name, value in module.state_dict().items()}

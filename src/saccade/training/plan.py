@@ -1,4 +1,4 @@
-"""`saccade plan`: what a training would be, and who decided it; nothing is trained."""
+"""`saccade plan`: the settings, duration and memory of a training, and what decided them; nothing is trained."""
 
 import re
 from collections.abc import Mapping
@@ -17,31 +17,31 @@ from ..support.durations import parse_duration, say_duration
 from ..support.wording import count_of
 from ..tasks.opening import open_samples
 from .engine import torch_settings
-from .fitting import knows_rate
-from .machine import Fitting, decides_how_long
+from .fitting import has_known_lr
+from .machine import BudgetFitter, sets_run_length
 from .pace import Pace, measure_pace
 from .parallel import World, local_device
 from .recipes import SHORT_FLAGS, configure, gather_settings
 from .resolve import resolve
 
-STATES = {"sgd": 1, "nesterov": 1, "momentum": 1, "lion": 1}  # tensors an optimizer keeps beside weights; others have 2
+STATES = {"sgd": 1, "nesterov": 1, "momentum": 1, "lion": 1}  # state tensors for each parameter; others have 2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training would be.
+    """A planned training.
 
     Attributes:
-        config: its settings, resolved.
-        decisions: who decided what, in order.
+        config: resolved settings.
+        decisions: decisions on settings, in order.
         data: name of the dataset.
-        samples: for training and for validation; None: unknown.
-        parameters: of the model.
-        memory: bytes: on a GPU the peak of the steps that were timed, else weights, gradients and optimizer state.
-        device: in words.
-        pace: what a step and a validation take here.
-        elsewhere: hardware and cost by which the recipe was measured, where it says so.
-        notes: what a run would say before it begins.
+        samples: numbers of training and validation samples; None: unknown.
+        parameters: parameters of the model.
+        memory: bytes: on a GPU the peak of the timed steps, else weights, gradients and optimizer state.
+        device: description of the device.
+        pace: duration of a step and of a validation.
+        elsewhere: hardware and cost for which the recipe was measured, if it says so.
+        notes: remarks that a run would print at its start.
     """
 
     config: TrainConfig
@@ -57,15 +57,15 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """How long the training takes on this machine."""
+        """Estimated duration of the training on this machine."""
         return self.pace.seconds(self.config.schedule.epochs)
 
     def changed(self) -> list[Decision]:
-        """Return the decisions by which settings differ from the recipe, with its values before them."""
+        """Return the decisions that changed settings of the recipe, with the values before."""
         return beside_recipe(self.decisions, self.config)
 
     def explain(self, setting: str) -> Decision | None:
-        """Return who decided a setting, by its dotted name; None where it is the default."""
+        """Return the decision on a setting, by its dotted name; None if it is the default."""
         return latest(self.decisions, self.config).get(setting)
 
     def __str__(self) -> str:
@@ -99,13 +99,13 @@ def plan(
     time: str | float | None = None,
     **named: Any,
 ) -> Plan:
-    """Return what `train` with the same arguments would do; a few steps are timed and nothing is kept.
+    """Plan a training: what `train` with the same arguments would do. A few steps are timed, and nothing is kept.
 
     Args:
-        data: the dataset, as for `train`.
+        data: dataset, as for `train`.
         recipe: name or file.
-        settings: by dotted name.
-        time: that the whole run may take.
+        settings: settings by dotted name.
+        time: time budget of the whole run.
         named: other arguments of `train` that are settings: `model`, `epochs`, `plugins`, ...
     """
     if unknown := named.keys() - SHORT_FLAGS.keys():
@@ -114,12 +114,12 @@ def plan(
     seconds = None if time is None else parse_duration(time, name="time")
     record: list[Decision] = []
     config = configure(recipe, given, record=record)
-    notes = [] if knows_rate(config, given) else [RATE_NOTE.format(model=config.model.name)]
+    notes = [] if has_known_lr(config, given) else [RATE_NOTE.format(model=config.model.name)]
     where = local_device(config.engine.device)
     with torch_settings(config, where):
         choice, samples = open_samples(config.task, config.data)
-        resolve(config, choice, samples, where, given=names_of(given))  # what is refused is refused before timing
-        fitting = Fitting(seconds, free=recipe is None and not decides_how_long(given), given=given)
+        resolve(config, choice, samples, where, given=names_of(given))  # refuse invalid settings before timing
+        fitting = BudgetFitter(seconds, free=recipe is None and not sets_run_length(given), given=given)
         config, said = fitting.fit(config, choice, samples, World(), where, record=record)
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
@@ -150,7 +150,7 @@ RATE_NOTE = (
 
 
 def _elsewhere(recipe: str | None) -> tuple[str, str] | None:
-    """Return hardware and cost of a recipe, as its header says; None where it was not measured."""
+    """Return hardware and cost from a recipe's header; None if it was not measured."""
     found = recipe_header(recipe) if recipe else {}
     if not re.search(r"\d", found.get("cost", "")) or "hardware" not in found:
         return None

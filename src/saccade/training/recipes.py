@@ -1,4 +1,4 @@
-"""From a recipe and what a user types to all settings of a run."""
+"""From a recipe and the user's settings to the complete settings of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from ..tasks import Task
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 
-# Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
+# Short names of settings and their dotted names; `compare` gives some of them to arms.
 SHORT_FLAGS = {
     "data": "data.path",
     "columns": "data.columns",
@@ -41,11 +41,11 @@ FINETUNE = "finetune"
 
 
 def gather_settings(settings: Mapping[str, Any] | None = None, **short: Any) -> dict[str, Any]:
-    """Return settings by dotted name from those given by short name; None and no plug-ins are not given.
+    """Return settings by dotted name from short names; None and empty plug-ins count as not given.
 
     Args:
-        settings: others by dotted name; one that was given by its short name too is refused if it differs.
-        short: by short name.
+        settings: other settings by dotted name; a different value for a setting also given by short name is refused.
+        short: settings by short name.
     """
     given = {SHORT_FLAGS[name]: value for name, value in short.items() if value is not None}
     if "model.name" in given and not isinstance(given["model.name"], str):
@@ -78,12 +78,12 @@ def configure(
     why: str = "named by you",
     record: list[Decision] | None = None,
 ) -> TrainConfig:
-    """Return the settings of a recipe for the model, with others laid over them; weights of a run name their model.
+    """Return a recipe's settings for the model, overridden by the given ones; a run's checkpoint implies its model.
 
     Args:
-        bare: take the recipe's own plug-ins off; one that is given by name has the recipe's options even so.
-        why: the recipe was chosen, if one is named.
-        record: takes who decided what.
+        bare: remove the recipe's plug-ins; a plug-in given by name still has the recipe's options.
+        why: reason for the recipe, if one is named.
+        record: collects decisions.
     """
     given = dotted(given)
     facts = Facts(asked=ask(recipe, given, bare=bare, why=why))
@@ -96,7 +96,7 @@ def configure(
 
 
 def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why: str = "named by you") -> Asked:
-    """Return what settings are begun from: the recipe, and what is given beside it."""
+    """Return the request that settings are decided from: recipe and given settings."""
     name = recipe or default_recipe(given)
     if "model.name" not in given and (known := model_of(given.get("model.checkpoint"))) is not None:
         given = {**given, "model.name": known}
@@ -113,7 +113,7 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
 
 
 def default_recipe(given: Mapping[str, Any]) -> str:
-    """Return the recipe of settings that name none: the task's own, or that of trained weights where they are given."""
+    """Return the default recipe: the task's own, or `finetune` if trained weights are given."""
     kind = choose_task(given["task"]).kind if given.get("task") else Task
     if not (given.get("model.checkpoint") or given.get("model.pretrained")):
         return kind.recipe
@@ -121,9 +121,9 @@ def default_recipe(given: Mapping[str, Any]) -> str:
 
 
 def grid_of(config: TrainConfig) -> Any:
-    """Return the `grid` of the recipe that settings began from, its variants' for the model included; None without.
+    """Return the `grid` of the recipe, including the model's variants; None if it has none.
 
-    It is what `saccade tune` tries instead of values of its own; training leaves it aside.
+    `saccade tune` searches it instead of its default values; training ignores it.
     """
     if config.recipe is None:
         return None
@@ -133,19 +133,19 @@ def grid_of(config: TrainConfig) -> Any:
     grids = [values.get("grid"), *(more.get("grid") for more in choose_variants(variants, *names))]
     found = [grid for grid in grids if grid is not None]
     if not all(isinstance(grid, Mapping) for grid in found):
-        return found[-1]  # whoever reads it says what is wrong
+        return found[-1]  # its reader reports what is wrong
     return {name: values for grid in found for name, values in grid.items()} or None
 
 
 def variant_names(task: str | None, model: str) -> tuple[str, ...]:
-    """Return what a recipe's patterns are held against: a name of timm's, or kind and name of a Hugging Face model."""
+    """Return the names to match with a recipe's patterns: a timm name, or type and name of a Hugging Face model."""
     if task is not None and choose_task(task).kind.hosts.builds(model):
         return identify(model).texts
-    return (model.split(".")[0],)  # without the tag
+    return (model.split(".")[0],)  # without timm's tag
 
 
 def variant_notes(config: TrainConfig) -> list[str]:
-    """Return a line where the kind of a model, by which a recipe has numbers, was guessed by its name."""
+    """Return a note if the model's type, which selects a recipe's variant, was guessed from its name."""
     if (
         config.recipe is None
         or config.task is None
@@ -154,7 +154,7 @@ def variant_notes(config: TrainConfig) -> list[str]:
         return []
     try:
         _, variants = split_variants(read_recipe(config.recipe), source=f"recipe {config.recipe}")
-    except (ConfigError, OSError):  # the recipe of a run from elsewhere
+    except (ConfigError, OSError):  # the recipe of a run from another machine
         return []
     found = identify(config.model.name)
     if found.known or not any("/" in pattern for pattern in variants):

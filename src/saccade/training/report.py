@@ -1,4 +1,4 @@
-"""The closing report of a run: what was trained on what, with which result, and where it fails."""
+"""The report of a run: model, data, settings, results and errors."""
 
 import json
 import math
@@ -28,28 +28,28 @@ from ..tasks.page import Shown
 from ..tasks.presenter import Presenter
 from .recipes import configure
 
-# Filled in from the data and the device where they are not given; of texts some of them are not read.
+# Derived from data and device if not given; some do not apply to text.
 AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
 OF_IMAGES = ("data.img_size", "data.mean", "data.std", "engine.channels_last")
 UNREAD = "Samples that could not be read"
-CHARTS = 9  # of metrics that are drawn at once
-LISTED = 200  # rows of a list that may be long
-SETTINGS = 200_000  # characters of config.yaml
+CHARTS = 9  # most metric charts
+LISTED = 200  # most rows of a list
+SETTINGS = 200_000  # most characters of config.yaml
 
 
 def write_report(run: Run, data: Data | None = None) -> Path:
-    """Write a run's report.html, from its folder alone except for the images shown.
+    """Write a run's report.html from its folder; only example images need the dataset.
 
     Args:
-        run: finished or not; what it does not hold is left out.
-        data: what it was trained on; None to show no images.
+        run: the run, finished or not.
+        data: its dataset; None to show no images.
     """
     write_text(run.report, _render(run, data))
     return run.report
 
 
 def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
-    """Return the page of a run that may still be training: how far it is, its curves and its settings."""
+    """Render the live page of a run: progress, curves and settings."""
     config = run.config()
     shown, _ = _shown(run, config, None)
     lead = join(state, facts(_facts(config, shown)))
@@ -65,7 +65,7 @@ def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
 
 
 def rewrite_report(path: str | Path) -> Path:
-    """Write the report of an existing run again, with images if its data are still what they were."""
+    """Rewrite the report of an existing run, with images if its dataset has not changed."""
     run = Run.open(path)
     config = run.config()
     try:
@@ -98,7 +98,7 @@ def _render(run: Run, data: Data | None) -> str:
 
 
 def _next(run: Run, reads: str) -> Section:
-    """Return what to type after a training, by what the model reads."""
+    """Return the next commands after a training."""
     place = shlex.quote(str(run.path))
     judged = {f"saccade evaluate {place}": "every number with its interval"}
     asked = {f"saccade predict {place} lines.txt --out answers.csv": "answers to many texts"}
@@ -120,7 +120,7 @@ def _next(run: Run, reads: str) -> Section:
 
 
 def _meanwhile(run: Run) -> Section:
-    """Return what can be typed before a training has ended."""
+    """Return the commands that can be used during a training."""
     place = shlex.quote(str(run.path))
     return next_section(
         {
@@ -135,7 +135,7 @@ def _kind(config: TrainConfig, summary: Mapping[str, Any]) -> type[Task]:
 
 
 def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, Presenter]:
-    """Return what there is to show of a run, and its task's presenter."""
+    """Return a run's results and its task's presenter."""
     summary = run.summary() if (run.path / "summary.json").exists() else {}
     kind = _kind(config, summary)
     plugins = f" with {', '.join(config.model.plugins)}" if config.model.plugins else ""
@@ -186,7 +186,7 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
 
 
 def _kernels(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return which kernels a run was computed with, where there were any or they failed."""
+    """Return the kernels a run used, if any, or why they failed."""
     names, failed = summary["kernels"], summary.get("kernels_failed")
     if not names and not failed:
         return []
@@ -224,7 +224,7 @@ def _curves(config: TrainConfig, shown: Shown) -> Section:
     how = ", on augmented samples: they can be worse than the validation values."
     if mixed:
         how = ", on samples that are mixed: they cannot be held against the validation values."
-    elif augment == AugmentConfig(crop="none", flip=0.0):  # nothing is left to chance
+    elif augment == AugmentConfig(crop="none", flip=0.0):  # no random augmentation
         how = "."
     about = f"Training values are means over an epoch, while the weights change{how}"
     more = fold("The other curves", grid(*charts[CHARTS:])) if len(charts) > CHARTS else None
@@ -242,7 +242,7 @@ def _epochs(records: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
-    bad = summary.get("bad_samples", summary.get("bad_pictures"))  # the name before
+    bad = summary.get("bad_samples", summary.get("bad_pictures"))  # the key in earlier versions
     if bad is None and run.bad_file.exists():
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
@@ -255,7 +255,7 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
 
 
 def _who(one: Decision | None) -> str:
-    """Return who set a value, and why."""
+    """Return what set a value, and why."""
     return "" if one is None else one.who if one.who == "you" else f"{one.who}: {one.why}"
 
 
@@ -296,7 +296,7 @@ def _settings(run: Run, config: TrainConfig, reads: str) -> Section:
 
 
 def _base(config: TrainConfig) -> tuple[TrainConfig, str]:
-    """Return the settings to compare with, and what they are called."""
+    """Return the settings to compare with, and their name."""
     try:
         return configure(
             config.recipe, {"model.name": config.model.name}

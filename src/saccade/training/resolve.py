@@ -1,4 +1,4 @@
-"""From settings that were asked for to those of a run: what is left to the task, the data and the device is decided."""
+"""Resolve the settings that depend on the task, the data and the device."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -34,15 +34,14 @@ def resolve(
     begun: bool = False,
     record: list[Decision] | None = None,
 ) -> tuple[TrainConfig, InputSpec]:
-    """Fill in what the settings leave to the task, the data and the device.
+    """Resolve the settings that depend on the task, the data and the device.
 
     Args:
-        given: settings that a user gave, by dotted name, which have to be read.
-        begun: whether they are those of a run that is resumed: it keeps its model, whatever the weights that it began
-            with say of themselves by now.
-        record: takes who decided what.
+        given: settings given by the user, by dotted name; unused ones are refused.
+        begun: whether the run is resumed: it keeps its model, even if its initial weights now describe another one.
+        record: collects decisions.
     """
-    chosen(config.engine.kernels, table.names())  # a name that there is none of is refused
+    chosen(config.engine.kernels, table.names())  # refuse unknown names
     asked, left, decided = config, list[str](), list[Decision]()
     config = decide(config, Facts(begun=begun), choice.kind.task_rules(), record=decided, remarks=left)
     facts = gather_facts(config, choice, data, device, begun=begun)
@@ -59,9 +58,9 @@ def resolve(
         raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
     refuse_unread(given, Situation(asked, resolved, choice, data, device))
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
-    spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
+    spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are not cropped
     choice.complete_spec(spec, data, resolved.model)
-    describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
+    describe(resolved.model, spec)  # refuse models that cannot be saved before training
     spec.notes += [*left, *variant_notes(config), *_overridden(config, weights), *family_notes(config, decided)]
     spec.notes += notes_on(config, resolved, side=facts.data.side, samples=facts.data.samples)
     if channels == 1 and (array is None or array[1] != 1):
@@ -72,12 +71,12 @@ def resolve(
 
 
 def resolved_config(recipe: str | None, settings: Mapping[str, Any], **named: Any) -> TrainConfig:
-    """Return the settings that `train` would train with, but for epochs that are fitted to a time.
+    """Return the settings that `train` would use, except for epochs fitted to a time budget.
 
     Args:
         recipe: name or file.
-        settings: by dotted name.
-        named: by short name, see `gather_settings`.
+        settings: settings by dotted name.
+        named: settings by short name, see `gather_settings`.
     """
     given = gather_settings(settings, **named)
     config = configure(recipe, given)
@@ -86,12 +85,12 @@ def resolved_config(recipe: str | None, settings: Mapping[str, Any], **named: An
     except ConfigError:
         if config.data.path:
             raise
-        return config  # the recipe's task needs samples, and none are given
+        return config  # the recipe's task needs a dataset, and none is given
     return resolve(config, choice, data, local_device(config.engine.device), given=names_of(given))[0]
 
 
 def _overridden(config: TrainConfig, known: Weights | None) -> list[str]:
-    """Tell which options are others than those that the weights were trained with."""
+    """Return the options that differ from those that the weights were trained with."""
     before = {} if known is None else known.options
     given = config.model.options
     return [
@@ -103,5 +102,5 @@ def _overridden(config: TrainConfig, known: Weights | None) -> list[str]:
 
 
 def _shorter(config: TrainConfig, spec: InputSpec) -> int:
-    """Return the side images are brought to before their middle is taken, as the model's authors did it."""
+    """Return the resize length before the centre crop, as the model's authors chose it."""
     return round(spec.img_size / float(model_cfg(config.model.name).get("crop_pct") or 1.0))

@@ -1,4 +1,4 @@
-"""The settings of a run that is resumed: its own, and the few that may differ from then on."""
+"""The settings of a resumed run: its own, and the few that may be changed."""
 
 import json
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ MAY_CHANGE = (
 def resumed_config(
     run: Run, recipe: str | None, given: Mapping[str, Any], *, record: list[Decision] | None = None
 ) -> TrainConfig:
-    """Return the settings of a run that is resumed, with those of a user that may change over them.
+    """Return the settings of a resumed run, with the user's permitted changes.
 
     Args:
-        record: takes who decided them.
+        record: collects decisions.
     """
     config = run.config()
     if recipe is not None and recipe != config.recipe:

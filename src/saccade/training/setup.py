@@ -1,4 +1,4 @@
-"""Everything a run is made of, from its settings."""
+"""Build the components of a run from its settings."""
 
 import math
 import multiprocessing
@@ -11,7 +11,7 @@ import torch
 from ..building.build import build_model, build_task
 from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
-from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
+from ..data.kept import LIMIT, CachedSource, EncodedFeed, Memory, cache_note, decoded_bytes, framed_bytes
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
 from ..data.source import Source, Stream
@@ -21,29 +21,32 @@ from ..settings import ConfigError, TrainConfig
 from ..settings.sizes import steps_of_epoch
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
-from .identity import beside_of, identity_of
+from .identity import identity_of, other_inputs
 from .parallel import World
 
-RESIDENT_SHARE, VALIDATION_SHARE = 0.4, 0.1  # of the device's free memory a set may take, and validation samples
+RESIDENT_SHARE, VALIDATION_SHARE = (
+    0.4,
+    0.1,
+)  # of free device memory, for resident and for validation samples
 
 
 @dataclass
-class Parts:
-    """What a loop works with."""
+class TrainingParts:
+    """The components of a training run."""
 
     data: Data
     spec: InputSpec
     feed: Feed
     validation: Validation
     task: Task
-    metrics: tuple[MetricSpec, ...]  # what answers are judged by
-    primary: MetricSpec  # the one that counts
-    identity: dict[str, Any]  # of the samples
+    metrics: tuple[MetricSpec, ...]  # reported metrics
+    primary: MetricSpec  # the primary metric
+    identity: dict[str, Any]  # fingerprint of the samples
 
 
 def assemble(
     config: TrainConfig, choice: TaskChoice, data: Data, spec: InputSpec, *, world: World, device: torch.device
-) -> Parts:
+) -> TrainingParts:
     """Build the feed, the validation samples and the task of resolved settings."""
     train = limit_samples(data.train, config.data.train_limit)
     known = None if isinstance(train, Stream) else train
@@ -84,9 +87,9 @@ def assemble(
         feed = _feed(train, config, choice.kind, spec, task, world=world, device=device, memory=data.memory)
         made = feed, validation
     feed, validation = made
-    identity = identity_of(train, data.val, steps=feed.steps) | beside_of(task, spec)
+    identity = identity_of(train, data.val, steps=feed.steps) | other_inputs(task, spec)
     metrics = choice.kind.metrics.metric_specs(spec), choice.kind.metrics.primary_metric(spec)
-    return Parts(data, spec, feed, validation, task, *metrics, identity)
+    return TrainingParts(data, spec, feed, validation, task, *metrics, identity)
 
 
 def _feed(
@@ -129,7 +132,7 @@ def _feed(
     order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=repeats, **ranked)
     array = train.array()
     resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
-    made_grey = array is not None and spec.in_chans < array.shape[3]  # by the framing
+    made_grey = array is not None and spec.in_chans < array.shape[3]  # converted by the framing
     if array is not None and resident and not made_grey and _fits(array.nbytes, device):
         images = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
         if spec.in_chans == 3 and images.shape[1] == 1:
@@ -145,42 +148,42 @@ def _feed(
         if keeps_encoded(config, spec, len(train), world=world, device=device):
             size = framed_bytes(len(train), cropping)
             made = {"encode": encode, "size": size, "device": device, "threads": threads, "memory": memory}
-            return KeptFeed(train, **made, **shared)
+            return EncodedFeed(train, **made, **shared)
         return FileFeed(train, **reading, **shared)
     size = decoded_bytes(train)
     if device.type == "cpu" and size <= limit:
-        reading["workers"] = 0  # cropping is little work, and processes beside it would hinder the model's threads
+        reading["workers"] = 0  # cropping is cheap, and workers would compete with the model's threads
     if size > limit or not _inherits(reading["workers"]):
         return FileFeed(train, **reading, **shared)
-    feed = FileFeed(Kept(train, limit=limit, threads=threads), threads=threads, **reading, **shared)
-    feed.notes = [kept_note(len(train), size)]
+    feed = FileFeed(CachedSource(train, limit=limit, threads=threads), threads=threads, **reading, **shared)
+    feed.notes = [cache_note(len(train), size)]
     return feed
 
 
 def keeps_encoded(config: TrainConfig, spec: InputSpec, count: int, *, world: World, device: torch.device) -> bool:
-    """Whether so many training images of files are kept as they are encoded, so that no step waits for reading."""
+    """Whether `count` training images of files are cached in encoded form."""
     size = framed_bytes(count, spec.framing)
     return config.augment.crop != "resized" and size <= _kept_limit(config, world) and _fits(size, device)
 
 
 def _kept_limit(config: TrainConfig, world: World) -> float:
-    """Return how many bytes of decoded files this process may keep."""
+    """Return how many bytes of decoded images this process may cache."""
     return {"always": math.inf, "auto": LIMIT / world.size, "never": 0}[config.data.resident]
 
 
 def _inherits(workers: int) -> bool:
-    """Whether the processes that read share the memory of this one, rather than getting a copy each."""
+    """Whether workers share this process's memory instead of copying it."""
     return not workers or multiprocessing.get_start_method() == "fork"
 
 
 def limit_samples(train: Source | Stream, limit: int | None) -> Source | Stream:
-    """Return the first so many samples, as evenly over the classes, or other strata, as they allow."""
+    """Return the first `limit` samples, stratified by class."""
     if limit is None:
         return train
     if isinstance(train, Stream):
         raise ConfigError("data.train_limit was given; a stream cannot be cut by class")
     strata = train.targets.strata()
-    rank = np.empty(len(train), dtype=np.int64)  # of a sample among those of its stratum
+    rank = np.empty(len(train), dtype=np.int64)  # rank within the stratum
     for stratum in np.unique(strata):
         places = np.flatnonzero(strata == stratum)
         rank[places] = np.arange(len(places))
@@ -188,7 +191,7 @@ def limit_samples(train: Source | Stream, limit: int | None) -> Source | Stream:
 
 
 def _validation_batch(config: TrainConfig, device: torch.device) -> int:
-    # without gradients, memory allows more; small images then fill a GPU
+    # without gradients there is memory for larger batches, which small images need to fill a GPU
     return max(config.optim.batch_size, 2048 if device.type == "cuda" and (config.data.img_size or 224) <= 64 else 1)
 
 

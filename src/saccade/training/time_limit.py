@@ -1,37 +1,36 @@
-"""The time that a run was given: whether it will end within it, and how many steps there is time for if not."""
+"""Time budget of a run: estimates whether it will be met, and how many steps fit if not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-WINDOW = 1 / 16  # of the time that is left, over which steps are timed
-COARSE = 1 / 4  # of the time that is left: where timing takes longer, nothing is timed again before it is believed
-RESERVE = 0.02  # of the whole time, that a shortened run leaves free, for what may come
-SPARE = 0.03  # of the time that is left, likewise
-SHORTEST = 0.02  # of the steps trained, that a decay takes at least while there is time for it
-RECENT = 5  # validations that the next ones are judged by
+WINDOW = 1 / 16  # length of a timing window, relative to the remaining time
+COARSE = 1 / 4  # if a window takes longer, relative to the remaining time, it is not confirmed by a second one
+RESERVE = 0.02  # share of the whole time that a shortened run leaves free
+SPARE = 0.03  # likewise, share of the remaining time
+SHORTEST = 0.02  # least length of the decay, relative to the steps trained
+RECENT = 5  # validations from which the next ones are estimated
 
 
 @dataclass
 class TimeLimit:
-    """Times the steps of a run and says when there is no time for all of them.
+    """Times the steps of a run and detects when not all of them fit into the budget.
 
-    Steps are timed in windows, whose length goes with the time that is left. A run is shortened when two of them in a
-    row say that it will end too late: the first may have been a pause, and may have begun before the machine became
-    slower. A shortened run leaves some time free, so that small changes do not shorten it again. It is never made
-    longer.
+    Steps are timed in windows whose length is proportional to the remaining time. A run is shortened when two
+    consecutive windows predict that it ends too late, since a single one may contain a pause. A shortened run leaves
+    some time free, so that small changes do not shorten it again. It is never extended.
     """
 
-    until: float  # when the last validation has to have ended, by the run's clock
-    started: float  # when training began
-    first_guess: float  # of how many steps a validation takes as long as
-    window: tuple[int, float] | None = None  # the step and the time that the present window began with
-    late: bool = False  # what the window before said
-    pace: float = 0.0  # seconds a step, over the last window
-    validations: list[float] = field(default_factory=list)  # how long the last ones took, in steps
+    until: float  # deadline of the last validation, by the run's clock
+    started: float  # start of training
+    first_guess: float  # estimated duration of a validation in steps
+    window: tuple[int, float] | None = None  # first step and start time of the current window
+    late: bool = False  # whether the previous window predicted a late end
+    pace: float = 0.0  # seconds a step in the last window
+    validations: list[float] = field(default_factory=list)  # durations of the last ones, in steps
 
     def validated(self, seconds: float, *, now: float, step: int) -> None:
-        """Take note of a validation that has just ended; it is no part of the time of steps."""
+        """Record a validation; its time does not count for steps."""
         if self.window is None:
             return
         first, since = self.window
@@ -41,12 +40,12 @@ class TimeLimit:
             self.validations = [*self.validations[1 - RECENT :], seconds / pace]
 
     def steps_left(self, *, now: float, step: int, total: int, validations: Callable[[int], int]) -> int | None:
-        """Return how many steps there is time for; None as long as the run is believed to end in time.
+        """Return the number of steps that fit into the budget; None as long as the run is expected to end in time.
 
         Args:
-            validations: how many are left if the run ends after a given number of steps.
+            validations: returns the number of remaining validations of a run that ends after a given step.
         """
-        if self.window is None:  # the first steps compile
+        if self.window is None:  # the first steps include compilation
             self.window = step, now
             return None
         (first, since), room, left = self.window, self.until - now, total - step
@@ -64,7 +63,7 @@ class TimeLimit:
         if self.late and not known:
             if took < COARSE * room:
                 return None
-            pace = min(pace, before)  # it may have been a pause; there is no time to see
+            pace = min(pace, before)  # this may have been a pause, but there is no time to check
         if needed(left) <= room:
             return None
         self.late = not known
@@ -76,7 +75,7 @@ class TimeLimit:
 
 
 def _most(needed: Callable[[int], float], seconds: float, most: int) -> int:
-    """Return how many steps, `most` at most, there is time for."""
+    """Return the number of steps, at most `most`, that fit."""
     fitting, beyond = 0, most + 1
     while beyond - fitting > 1:
         middle = (fitting + beyond) // 2
@@ -85,6 +84,6 @@ def _most(needed: Callable[[int], float], seconds: float, most: int) -> int:
 
 
 def whole_epochs(step: int, left: int, steps: int, *, share: float = 0.1) -> int:
-    """Return how many of the steps that are left to take, lest the last epoch be cut, where that costs few of them."""
+    """Round the remaining steps down to whole epochs, if that costs few steps."""
     cut = (step + left) % steps
     return left - cut if cut <= share * left and cut < left else left

@@ -1,4 +1,4 @@
-"""Train a model from its settings, or resume a run."""
+"""Train a model, or resume a run."""
 
 import json
 import warnings
@@ -31,27 +31,27 @@ from .allowance import Allowance
 from .console import Console
 from .engine import torch_settings
 from .fitting import find_rate
-from .lifecycle import begun_before, held_alone, mark, require_free
+from .lifecycle import mark, refuse_if_training, restarted_run, run_lock
 from .loop import Loop, TrainingError
-from .machine import Fitting, decides_how_long
+from .machine import BudgetFitter, sets_run_length
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .resolve import resolve
 from .resumed import resumed_config
-from .setup import Parts, assemble
+from .setup import TrainingParts, assemble
 from .time_limit import TimeLimit
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run ended with.
+    """Result of a training run.
 
     Attributes:
         path: the run's folder.
-        score: on the validation samples, in the metric that counts.
-        metric: name of that metric.
+        score: validation score in the primary metric.
+        metric: name of the primary metric.
         metrics: the last epoch's record.
-        seconds: of training, validation and saving, over all times it was begun.
+        seconds: duration of training, validation and saving, including resumed parts.
     """
 
     path: Path
@@ -65,14 +65,14 @@ class Trained:
         return f"<Trained {self.path}: {self.metric} {self.score:.4g} after {epochs}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the notebook representation."""
         shown = {name: f"{value:.4g}" for name, value in self.metrics.items() if isinstance(value, int | float)}
         return show_facts(
             str(self.path), {self.metric: f"{self.score:.4g}", "report": str(self.path / "report.html"), **shown}
         )
 
     def __getattr__(self, name: str) -> float:
-        """Return a metric of the validation samples by its name, such as `loss`."""
+        """Return a validation metric by name, such as `loss`."""
         if f"val_{name}" in self.__dict__.get("metrics", {}):
             return float(self.metrics[f"val_{name}"])
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -105,38 +105,39 @@ def train(
     since: float | None = None,
     quiet: bool = False,
 ) -> Trained:
-    """Train a model on images, or resume a run that was stopped.
+    """Train a model, or resume a run.
 
     Args:
-        data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
-        columns: of a list, which are read as what: "image=name,label=breed".
-        task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
-            layout says if not given.
-        model: a model's name, ours or timm's.
-        plugins: beside the recipe's: "broadcast", "drloc:weight=0.3", ...; "none" first takes the recipe's off.
-        pretrained: start from timm's weights of the model, from its hub or from this machine.
-        checkpoint: weights to start from: a run, or a file of them.
-        group: column of a list; samples that have the same in it are never on both sides of a split.
-        recipe: a name of `list_recipes()` or a YAML file; "small" if not given, or "finetune" with trained weights.
-        epochs: passes over the images.
-        batch_size: over all processes.
-        lr: the highest learning rate.
-        img_size: side of the images.
-        seed: of weights, order and augmentation.
-        out: the run's folder; a new one under `runs` if not given.
-        device: cpu, cuda, cuda:1, ...; a GPU if there is one.
-        kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
+        data: image folder, list, array file or shards (see `open_data`); default: the bundled dataset.
+        columns: column mapping of a list, such as "image=name,label=breed".
+        task: "classify", "multilabel", "regress", ..., with options such as "multilabel:loss=asymmetric"; default:
+            determined by the data's layout.
+        model: model name, of saccade or timm.
+        plugins: plug-ins added to the recipe's: "broadcast", "drloc:weight=0.3", ...; a leading "none" removes the
+            recipe's.
+        pretrained: start from timm's pretrained weights of the model.
+        checkpoint: initial weights: a run or a file.
+        group: column of a list; samples with the same value are never split between training and validation.
+        recipe: a name of `list_recipes()` or a YAML file; default: "small", or "finetune" with trained weights.
+        epochs: number of epochs.
+        batch_size: global batch size.
+        lr: peak learning rate.
+        img_size: side of the images in pixels.
+        seed: random seed (initialisation, data order, augmentation).
+        out: the run's folder; default: a new one under `runs`.
+        device: cpu, cuda, cuda:1, ...; default: a GPU if there is one.
+        kernels: "auto", "off", or names of `saccade kernels`; "-NAME" for all but one.
         workers: processes that read files.
-        resume: a run's folder to resume; of the other settings only those that do not change what is trained.
-        overwrite: replace the run that `out` names.
-        settings: any other settings by dotted name.
-        time: that the whole run may take, such as "10m" or seconds: the epochs are fitted to it, and where nothing else
-            was named model and size, too.
-        since: when the time began, on the monotonic clock; now if not given.
+        resume: a run's folder to resume; only settings that do not change the result can be given with it.
+        overwrite: replace the run in `out`.
+        settings: other settings by dotted name.
+        time: time budget of the whole run, such as "10m" or seconds; the number of epochs is fitted to it, and with
+            default settings also model and image size.
+        since: start of the budget, by `time.monotonic`; default: now.
         quiet: print nothing.
 
     Returns:
-        What the run ended with; everything else is in its folder.
+        The result; everything else is in the run's folder.
     """
     given = gather_settings(
         settings,
@@ -162,14 +163,14 @@ def train(
     if resume is not None and time is not None:
         raise ConfigError(f"time={time} was given with resume={resume}; a resumed run keeps its number of epochs")
     seconds = None if time is None else parse_duration(time, name="time")
-    free = recipe is None and not decides_how_long(given)
-    fitting = Fitting(seconds, free=free, given=given)
+    free = recipe is None and not sets_run_length(given)
+    fitting = BudgetFitter(seconds, free=free, given=given)
     fitting = fitting if since is None else replace(fitting, begun=since)
     notes, record = list[str](), list[Decision]()
     if resume is not None:
         run = Run.open(resume)
         config = resumed_config(run, recipe, given, record=record)
-    elif (previous := begun_before(out)) is not None:  # by this very command, whose settings the run has, filled in
+    elif (previous := restarted_run(out)) is not None:  # by this command, so that the run has its resolved settings
         run, given = Run.open(previous), {}
         config, record = run.config(), read_decisions(run.path)
     else:
@@ -189,22 +190,22 @@ def train_config(
     quiet: bool = False,
     given: Sequence[str] = (),
     notes: Sequence[str] = (),
-    fitting: Fitting | None = None,
+    fitting: BudgetFitter | None = None,
     opened: tuple[TaskChoice, Data] | None = None,
     allowance: Allowance | None = None,
     record: Sequence[Decision] = (),
 ) -> Trained:
-    """Train by complete settings.
+    """Train with complete settings.
 
     Args:
-        run: one to resume.
-        given: settings that a user gave, by dotted name, which the run has to read.
-        notes: to be said first.
-        fitting: what a new run is fitted to before it begins; None trains it as it is.
-        opened: its task and samples, where they are open already.
-        allowance: time left to a run among others; raises `DeadlineExceeded`, with its state saved, when not all of
-            them will end in time.
-        record: who decided the settings so far.
+        run: a run to resume.
+        given: settings given by the user, by dotted name; unused ones are refused.
+        notes: notes to print first.
+        fitting: fits a new run to a time budget; None: no fitting.
+        opened: task and samples, if already open.
+        allowance: time budget of a run within a comparison; `DeadlineExceeded` is raised, with the state saved, when
+            it will be missed.
+        record: decisions on settings so far.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
@@ -212,7 +213,7 @@ def train_config(
         choice, data = opened or open_samples(config.task, config.data)
         budget_notes, decided = list[str](), list(record)
         if fitting is not None and run is None:
-            resolve(config, choice, data, device, given=given)  # what is refused is refused before steps are timed
+            resolve(config, choice, data, device, given=given)  # refuse invalid settings before timing
             fitting = replace(fitting, say=console.say)
             config, budget_notes = fitting.fit(config, choice, data, world, device, record=decided)
         resumed = run is not None
@@ -228,7 +229,7 @@ def train_config(
         run = run or _new_run(config, out, world, overwrite=overwrite)
         for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes, *budget_notes):
             console.say(note)
-        with held_alone(run, world):
+        with run_lock(run, world):
             if world.is_main:
                 write_decisions(run.path, decided)
             loop = Loop(config, run, parts, world=world, device=device, console=console)
@@ -245,11 +246,11 @@ def train_config(
                     last = _fit(loop)
                 return _finish(loop, run, parts, last, seconds=monotonic() - started)
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(run.path) from None  # there is something to resume
+                raise KeyboardInterrupt(run.path) from None  # the run can be resumed
 
 
 def _fit(loop: Loop) -> dict[str, Any]:
-    """Run a loop; what breaks it is said with what to do, and what could not be read is written in any case."""
+    """Run a loop; errors are raised with advice, and unreadable samples are always recorded."""
     try:
         return loop.fit()
     except torch.OutOfMemoryError as error:
@@ -260,10 +261,10 @@ def _fit(loop: Loop) -> dict[str, Any]:
             "or with engine.grad_checkpointing=true"
         ) from error
     except (RuntimeError, ConnectionError, EOFError) as error:
-        # PyTorch tells of a dead reader by an error wherever we are, or the next read finds nobody there.
+        # A dead worker raises an error anywhere in the main thread, or at the next read.
         if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
             raise
-        for _ in range(4):  # word of the other readers' deaths may come after, from a signal: not into what follows
+        for _ in range(4):  # signals of other dead workers may follow; keep them out of what comes next
             with suppress(RuntimeError):
                 sleep(0.05)
         raise TrainingError(
@@ -275,18 +276,18 @@ def _fit(loop: Loop) -> dict[str, Any]:
         loop.feed.close()
         loop.parts.validation.close()
         if loop.world.is_main:
-            with suppress(OSError):  # a full disk has a message of its own
+            with suppress(OSError):  # a full disk raises its own error
                 write_text(loop.run.bad_file, json.dumps(loop.unreadable(), indent=1, ensure_ascii=False))
 
 
 def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overwrite: bool) -> Run:
-    """Make the folder in one process, and find it in the others."""
+    """Create the run's folder in one process, and open it in the others."""
     path, error = None, None
     if world.is_main:
         try:
             name = f"{Path(config.model.name).name}-{Path(config.recipe or 'own').stem}-seed{config.seed}"
             if out is not None and overwrite:
-                require_free(Run(Path(out).expanduser()))
+                refuse_if_training(Run(Path(out).expanduser()))
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
             mark(Run(path))
         except (RunError, OSError) as refusal:
@@ -303,15 +304,15 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
         console.say(note, style="yellow")
     loop.restore(state)
     if loop.world.is_main:
-        write_text(run.settings, to_yaml(loop.config))  # what was changed now holds from here on
+        write_text(run.settings, to_yaml(loop.config))  # keep settings that were changed
     if loop.ended():
         console.say(f"{run.path} is already finished (step {loop.step}); writing its weights and report again")
     else:
         console.say(f"resuming {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
 
 
-def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
-    """Write weights, scores, answers and the summary of a run that came to its end."""
+def _finish(loop: Loop, run: Run, parts: TrainingParts, record: dict[str, Any], *, seconds: float) -> Trained:
+    """Write weights, scores, predictions and the summary of a finished run."""
     measured = loop.measured or loop.evaluate()
     metrics = {f"val_{name}": value for name, value in measured.compute().items()}
     measured.settle()
@@ -324,7 +325,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)
         save_tensors(run.predictions_file, {"place": measured.columns["place"], **measured.predictions()})
         save_model(run.weights, weights, loop.config.model, parts.spec)
-        for left in (run.last_weights, *run.path.glob(".*.safetensors.part")):  # drafts are of processes that died
+        for left in (run.last_weights, *run.path.glob(".*.safetensors.part")):  # drafts of processes that died
             left.unlink(missing_ok=True)
         summary = {
             **metrics,
@@ -357,8 +358,8 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
     return trained
 
 
-def _report(run: Run, parts: Parts) -> Path | None:
-    """Write the report; a finished run does not fail for want of it."""
+def _report(run: Run, parts: TrainingParts) -> Path | None:
+    """Write the report; errors do not fail a finished run."""
     from .report import write_report
 
     try:
@@ -369,7 +370,7 @@ def _report(run: Run, parts: Parts) -> Path | None:
 
 
 def _refuse_without_weights(config: TrainConfig) -> None:
-    """Refuse to fine-tune what has not been trained."""
+    """Refuse fine-tuning without trained weights."""
     if config.requires_checkpoint and not config.model.checkpoint and not config.model.pretrained:
         raise ConfigError(
             f"the recipe {config.recipe} fine-tunes pretrained weights and none were given; give a run, a safetensors "
@@ -378,7 +379,7 @@ def _refuse_without_weights(config: TrainConfig) -> None:
 
 
 def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> None:
-    """Refuse another number of readers of a stream, whose order they make."""
+    """Refuse a different number of workers for a stream, whose order depends on it."""
     if isinstance(data.train, Stream) and begun.data.workers != now.data.workers:
         raise ConfigError(
             f"data.workers={now.data.workers} was given, but the run was started with {begun.data.workers}; the order "

@@ -1,4 +1,4 @@
-"""A short training on a part of the training samples, judged on another part: what settings are tried by."""
+"""Trials of settings: short trainings on one part of the training samples, evaluated on another."""
 
 import shutil
 import time
@@ -23,32 +23,32 @@ from .parallel import Alone
 from .resolve import resolve
 from .setup import assemble, limit_samples
 
-SHARE = 0.2  # of the training samples that trials are judged on
-SEED = 1_000_003  # of which samples those are, and of the trials' own draws: no run's
+SHARE = 0.2  # share of the training samples for evaluation
+SEED = 1_000_003  # separates trials' random numbers from those of runs
 
 
 class OutOfTime(Exception):  # noqa: N818
-    """The time of a trial is over; what it had trained is kept."""
+    """A trial's time is over; its results so far are kept."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a short training ended."""
+    """Result of a trial."""
 
-    score: float | None  # in the metric that counts, on samples held out of the training set; None where it failed
-    losses: tuple[float, ...] = ()  # of training, epoch by epoch
+    score: float | None  # primary metric on held-out training samples; None if the trial failed
+    losses: tuple[float, ...] = ()  # training loss by epoch
     scores: tuple[tuple[int, float], ...] = ()  # epoch and score of every validation
-    seconds: float = 0.0  # it took, building and validating included
-    failed: str = ""  # why there is no score
+    seconds: float = 0.0  # duration, including building and validation
+    failed: str = ""  # reason for a missing score
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What trials of one set have in common."""
+class TrialSetup:
+    """Task, samples and metric shared by trials."""
 
     choice: TaskChoice  # the task
-    data: Data  # parts of the training samples, to train and to judge; the validation samples are not among them
-    metric: MetricSpec  # that counts
+    data: Data  # two parts of the training samples; without validation samples
+    metric: MetricSpec  # primary metric
 
 
 def prepare_ground(
@@ -60,13 +60,13 @@ def prepare_ground(
     limit: int | None = None,
     seed: int = SEED,
     given: Iterable[str] = (),
-) -> tuple[TrainConfig, Ground]:
-    """Return settings resolved for a whole set, and parts of its training samples to try others on.
+) -> tuple[TrainConfig, TrialSetup]:
+    """Return settings resolved for the whole dataset, and the parts of its training samples for trials.
 
     Args:
-        limit: samples to train with at most; None for all that are not held out.
-        seed: of which samples are held out.
-        given: settings that a user gave, by dotted name.
+        limit: most samples to train with; None: all that are not held out.
+        seed: random seed of the held-out samples.
+        given: settings given by the user, by dotted name.
     """
     resolved, spec = resolve(config, choice, data, device, given=given)
     train = limit_samples(data.train, config.data.train_limit)
@@ -75,35 +75,37 @@ def prepare_ground(
         kept = limit_samples(kept, limit)
         held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
     part = replace(data, train=kept, val=held, notes=())
-    return overlay(resolved, {"data.train_limit": None}), Ground(choice, part, choice.kind.metrics.primary_metric(spec))
+    return overlay(resolved, {"data.train_limit": None}), TrialSetup(
+        choice, part, choice.kind.metrics.primary_metric(spec)
+    )
 
 
 class Deadline(Console):
-    """A silent console that ends a trial when its time, on the monotonic clock, is over."""
+    """A silent console that ends a trial at a deadline, by `time.monotonic`."""
 
     def __init__(self, until: float | None) -> None:
         super().__init__(quiet=True)
         self.until = until
 
     def advance(self, totals: Tensor) -> None:
-        """Raise `OutOfTime` after a step that ended too late."""
+        """Raise `OutOfTime` after a step that ended past the deadline."""
         super().advance(totals)
         if self.until is not None and time.monotonic() > self.until:
             raise OutOfTime
 
 
 class TrialLoop(Loop):
-    """A loop that writes no weights, which nobody asks a trial for, and states only between its first and last step."""
+    """A loop that writes no weights, and no states at the first and the last step."""
 
     def save(self) -> None:
-        """Write the state where there is something to resume; weights that are not finite are refused anywhere."""
+        """Save the state, except at the first and last step; non-finite weights are always refused."""
         if self.step and not self.ended():
             super().save()
         else:
-            self._refuse_broken()
+            self._refuse_non_finite()
 
-    def _hold_best(self) -> None:
-        """Hold nothing."""
+    def _keep_best(self) -> None:
+        """Keep no weights."""
 
     def _write_weights(self, path: Path, kept: Weights) -> None:
         """Write nothing."""
@@ -111,7 +113,7 @@ class TrialLoop(Loop):
 
 def run_trial(
     config: TrainConfig,
-    ground: Ground,
+    ground: TrialSetup,
     folder: Path,
     *,
     device: torch.device,

@@ -1,7 +1,6 @@
-"""Settings that a user gave and that nothing in a run would read: refused, with what would read them.
+"""Refuse settings given by the user that the run does not use, and say what would use them.
 
-`READ` says of every setting there is when it is read. A setting without an entry there cannot be given at all: this
-module is not imported without one.
+`READ` has a rule for every setting, which says when it is used. Importing this module fails if a setting has none.
 """
 
 import os
@@ -27,22 +26,22 @@ OPERATIONS = "with augment.rand_ops above 0, which short runs of some recipes do
 
 @dataclass(frozen=True)
 class Situation:
-    """What decides which settings a run reads."""
+    """Facts that determine which settings a run uses."""
 
-    asked: TrainConfig  # settings before they were fitted to task, samples and device
-    config: TrainConfig  # and after
+    asked: TrainConfig  # settings before they were resolved
+    config: TrainConfig  # resolved settings
     choice: TaskChoice
     data: Data
     device: torch.device
 
     @cached_property
     def adapted(self) -> dict[str, Any]:
-        """Settings as the task changes them, by dotted name."""
+        """Settings after the task's changes, by dotted name."""
         return flatten(self.choice.kind.adapt(self.asked)[0])
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """Settings as the recipe has them, by dotted name; of a recipe that is not here, the defaults."""
+        """The recipe's settings, by dotted name; the defaults if the recipe does not exist here."""
         try:
             values, _ = split_variants(read_recipe(self.asked.recipe or ""), source="the recipe")
             return flatten(overlay(TrainConfig(), values))
@@ -51,43 +50,43 @@ class Situation:
 
     @property
     def images(self) -> bool:
-        """Whether samples are images, which are augmented."""
+        """Whether samples are images."""
         return self.choice.kind.reader.reads == "image"
 
     @property
     def texts(self) -> bool:
-        """Whether samples are texts alone."""
+        """Whether samples are only texts."""
         return self.choice.kind.reader.reads == "text"
 
     @property
     def crops(self) -> bool:
-        """Whether the task crops by itself."""
+        """Whether the task has its own cropping."""
         return self.choice.kind.presenter.masks or self.choice.kind.presenter.boxes
 
     @property
     def stream(self) -> bool:
-        """Whether training samples come one after the other."""
+        """Whether training samples are a stream."""
         return isinstance(self.data.train, Stream)
 
     @property
     def array(self) -> bool:
-        """Whether training samples lie in memory."""
+        """Whether training samples are an array in memory."""
         return not isinstance(self.data.train, Stream) and self.data.train.array() is not None
 
     @property
     def own_model(self) -> bool:
-        """Whether the task builds the model: one of Hugging Face's."""
+        """Whether the task builds the model, as for Hugging Face models."""
         return self.choice.kind.hosts.builds(self.config.model.name)
 
     @property
     def starts(self) -> bool:
-        """Whether a model of timm's or ours starts from weights, so that it is known which parameters are new."""
+        """Whether a model of timm or saccade starts from weights, so that new parameters are known."""
         model = self.config.model
         return not self.own_model and (model.pretrained or model.checkpoint is not None)
 
     @property
     def files(self) -> bool:
-        """Whether processes may read samples."""
+        """Whether workers may read samples."""
         return not self.texts and not self.array
 
     @property
@@ -102,52 +101,52 @@ class Situation:
 
     @property
     def augment(self) -> AugmentConfig:
-        """What is done to images."""
+        """Augmentation settings."""
         return self.config.augment
 
     @property
     def operates(self) -> bool:
-        """Whether RandAugment does something."""
+        """Whether RandAugment is on."""
         return self.augment.rand_ops > 0
 
     @property
     def mixes(self) -> int:
-        """In how many ways images are mixed."""
+        """Number of mixing methods in use."""
         return bool(self.augment.mixup) + bool(self.augment.cutmix)
 
     @property
     def strong(self) -> bool:
-        """Whether something is done to images that the last epochs may do without."""
+        """Whether there is augmentation that `augment.off_epochs` turns off."""
         return self.operates or self.mixes > 0 or self.augment.erase > 0
 
     @property
     def weakens(self) -> bool:
-        """Whether there is augmentation that short runs have less of."""
+        """Whether there is augmentation that is weaker in short runs."""
         return bool(strength_settings(self.asked.augment, 1.0))
 
     @property
     def warms_up(self) -> bool:
-        """Whether the learning rate rises at first."""
+        """Whether there is a warm-up."""
         schedule = self.config.schedule
         return bool(schedule.warmup if schedule.warmup_steps is None else schedule.warmup_steps)
 
     @property
     def own_loss(self) -> bool:
-        """Whether the loss is a head's or a model's own, which knows no weights of classes."""
+        """Whether the loss is computed by a head or model, without class weights."""
         return self.choice.kind.presenter.boxes or (self.choice.kind.presenter.masks and self.own_model)
 
     @property
     def gpu(self) -> bool:
-        """Whether it is trained on a GPU."""
+        """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
     @property
     def launched(self) -> bool:
-        """Whether torchrun started this process, perhaps one of several."""
+        """Whether torchrun started this process."""
         return "WORLD_SIZE" in os.environ
 
     def takes(self, option: str) -> bool:
-        """Whether the optimizer has momentum, betas or eps; of an unknown one the run itself says what is wrong."""
+        """Whether the optimizer has the option; unknown optimizers are refused elsewhere."""
         name = self.config.optim.name.lower().removeprefix("lookahead_")
         try:
             return bool(getattr(get_optimizer_info(name), f"has_{option}"))
@@ -157,9 +156,9 @@ class Situation:
 
 @dataclass(frozen=True)
 class Rule:
-    """When a setting is read."""
+    """Condition under which a setting is used."""
 
-    needs: str  # in words, after "it is only used"
+    needs: str  # text that follows "it is only used"
     when: Callable[[Situation], bool]
 
 
@@ -173,7 +172,7 @@ ALWAYS = """
     engine.kernels
     keep.ema keep.every_steps keep.every_seconds keep.states keep.evaluate_every keep.tensorboard
 """
-# Otherwise: settings, when they are read in words, and when.
+# Other settings: names, condition in words, condition.
 WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("data.val", "by tasks whose lists do not split by themselves", lambda s: s.choice.kind.reader.reads != "question"),
     ("data.val_share", "where samples are held out of the training samples", lambda s: s.data.cut),
@@ -227,7 +226,7 @@ READ: dict[str, Rule] = {
 
 
 def require_rules(names: Iterable[str]) -> None:
-    """Refuse settings of which `READ` does not say when they are read."""
+    """Raise if `READ` has no rule for some settings."""
     if missing := set(names) ^ READ.keys():
         raise TypeError(f"READ has to say when each setting is read; it does not fit {', '.join(sorted(missing))}")
 
@@ -236,17 +235,16 @@ require_rules(flatten(TrainConfig()))
 
 
 def refuse_unread(given: Iterable[str], situation: Situation) -> None:
-    """Refuse settings that a user gave, by dotted name, and that nothing in the run would read."""
+    """Refuse settings given by the user, by dotted name, that the run does not use."""
     found = unread(given, situation)
     if found:
         raise ConfigError("; ".join(found.values()))
 
 
 def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
-    """Return the settings of those given that nothing would read, with what to say of each.
+    """Return the given settings that the run does not use, each with a message.
 
-    Nothing, False and 0 ask for nothing, "auto" is left to the run, and what is as the recipe or the defaults have it
-    changes nothing, as where all settings of a run are given.
+    None, False, 0 and "auto" are ignored, and so are values equal to the recipe's or the defaults.
     """
     asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
     found: dict[str, str] = {}
@@ -266,7 +264,7 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
 
 
 def _leaf(name: str) -> str:
-    """Return the setting that a dotted name is of: `model.options` of `model.options.depth`."""
+    """Return the setting that a dotted name belongs to: `model.options` for `model.options.depth`."""
     while name not in READ and "." in name:
         name = name.rpartition(".")[0]
     return name

@@ -1,4 +1,4 @@
-"""A page that follows a run while it trains; no script, it asks to be loaded again while there is more to come."""
+"""A live page of a training run, which reloads itself without scripts."""
 
 import statistics
 import time
@@ -25,9 +25,9 @@ from ..tasks.opening import open_samples
 from .report import render_live
 from .resolve import resolve
 
-SHOWN = 12  # images as augmented
-QUIET = 120.0  # seconds without a word after which a run is said to be silent, at least
-SILENT = 5  # epochs' time, likewise
+SHOWN = 12  # augmented images to show
+QUIET = 120.0  # least seconds without progress after which a run is reported as silent
+SILENT = 5  # likewise, in epochs
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -39,14 +39,14 @@ def watch(
     every: float = 5.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Show the page of a run until Ctrl-C.
+    """Serve the live page of a run until Ctrl-C.
 
     Args:
-        path: folder of the run; it may be begun later.
+        path: folder of the run, which may be started later.
         host: address to listen on.
-        port: 0 takes a free one.
-        every: seconds after which the page is loaded again.
-        say: called with the page's address.
+        port: 0 selects a free one.
+        every: seconds between reloads.
+        say: prints the page's address.
     """
     server = make_server(Path(path).expanduser(), host=host, port=port, every=every)
     with server:
@@ -56,7 +56,7 @@ def watch(
 
 
 def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: float = 5.0) -> ThreadingHTTPServer:
-    """Return a server of the page, which listens and waits to be run; arguments as for `watch`."""
+    """Return a server of the page that is listening but not yet running; arguments as for `watch`."""
     if not 0.5 <= every <= 3600:
         raise ConfigError(f"--every {every} was given; it must be from 0.5 to 3600 seconds")
     if not 0 <= port <= 65535:
@@ -72,7 +72,7 @@ def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: fl
 
         def do_GET(self) -> None:
             name = (self.headers.get("Host") or "").rsplit(":", 1)[0].strip("[]").lower()
-            if host in LOCAL and name not in LOCAL:  # a page of elsewhere that calls this machine by its own name
+            if host in LOCAL and name not in LOCAL:  # DNS rebinding: a foreign host name that resolves to this machine
                 self._send(HTTPStatus.MISDIRECTED_REQUEST, f"This server is not called {name}.\n", kind="text/plain")
             elif self.path != "/":
                 self._send(HTTPStatus.NOT_FOUND, "There is one page here: /\n", kind="text/plain")
@@ -92,7 +92,7 @@ def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: fl
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing of requests."""
+            """Do not log requests."""
 
     try:
         return ThreadingHTTPServer((host, port), Handler)
@@ -101,14 +101,14 @@ def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: fl
 
 
 class Watched:
-    """A run as it is at the moment."""
+    """A run that may still be training."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.examples: list[Section] | None = None
 
     def page(self) -> tuple[str, bool]:
-        """Return the page, and whether the run has ended."""
+        """Return the page and whether the run has ended."""
         try:
             run = Run.open(self.path)
             config, records = run.config(), run.metrics()
@@ -122,7 +122,7 @@ class Watched:
 
 
 def state_of(run: Run, config: TrainConfig, records: Sequence[Mapping[str, Any]]) -> str:
-    """Return in a sentence how far a run is, and how long the rest takes."""
+    """Return a sentence on a run's progress and remaining time."""
     total = (records[-1] if records else {}).get("shortened_to", config.schedule.epochs)
     if run.finished():
         return f"Finished after {count_of(len(records), 'epoch')}."
@@ -141,7 +141,7 @@ def state_of(run: Run, config: TrainConfig, records: Sequence[Mapping[str, Any]]
 
 
 def augmented(config: TrainConfig) -> list[Section]:
-    """Return a section of training images as the model sees them; nothing where they cannot be shown."""
+    """Return a section of augmented training images, if they can be shown."""
     try:
         choice, data = open_samples(config.task, config.data)
         if isinstance(data.train, Stream) or choice.kind.reader.reads != "image":

@@ -1,1 +1,1 @@
-"""Find the settings that fit a model and a set, on training samples alone."""
+"""Hyperparameter search on training samples."""

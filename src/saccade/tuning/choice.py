@@ -1,11 +1,10 @@
-"""Which settings each arm of a comparison gets: the same for all, unless its own are better by more than chance gives.
+"""Choose the settings of a comparison's arms: the same for all, unless an arm's own are significantly better.
 
-An arm that took whatever scored best in its own trials would differ from its twin by the luck of the draw, and the
-comparison would then find a difference of settings and call it one of arms. So all arms get the settings that are best
-on average over them. One gets its own where these are better for it than for the others by more than its trials
-scatter: the difference of differences between arms and candidates, held against that of all candidates by Student's t.
-The chance that two arms that are the same get different settings is then at most `ALARM`, and the comparison adds its
-own chance of a false alarm to that.
+If every arm took the settings that scored best in its own trials, identical arms would get different settings by
+chance, and the comparison would attribute that difference to the arms. So all arms get the settings that are best on
+average. An arm gets its own if their advantage for it, compared with the other arms, exceeds the noise of trials: a
+Student's t test of the interaction between arm and candidate. Identical arms get different settings with a probability
+of at most `ALARM`, which adds to the comparison's own error rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,24 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy  # its parts come when they are first used, which takes a moment
+import scipy  # submodules are loaded when first used
 
 from .search import Attempt
 
-ALARM = 0.01  # chance that arms which are the same are told apart by their settings
+ALARM = 0.01  # probability that identical arms get different settings
 
 
 @dataclass(frozen=True)
 class Choice:
     """The settings of the arms."""
 
-    values: Mapping[str, Mapping[str, Any]]  # of each arm's candidate
-    own: tuple[str, ...] = ()  # arms whose settings are their own
-    noise: float | None = None  # how much a trial scatters from arm to arm; None where that is not known
+    values: Mapping[str, Mapping[str, Any]]  # settings of each arm
+    own: tuple[str, ...] = ()  # arms with their own settings
+    noise: float | None = None  # standard deviation of a trial's score; None if unknown
 
 
 def choose(attempts: Sequence[Attempt], arms: Sequence[str], *, larger: bool) -> Choice | None:
-    """Return each arm's settings; None if no candidate came to an end in all arms."""
+    """Return each arm's settings; None if no candidate finished in all arms."""
     rounds = sorted({one.rung for one in attempts})
     tables = {rung: _table(attempts, arms, rung, sign=1 if larger else -1) for rung in rounds}
     tables = {rung: table for rung, table in tables.items() if table[0]}
@@ -39,7 +38,7 @@ def choose(attempts: Sequence[Attempt], arms: Sequence[str], *, larger: bool) ->
     numbers, scores = tables[max(tables)]
     best = int(scores.mean(axis=1).argmax())
     values = {one.number: one.values for one in attempts}
-    noise, freedom = _noise([scores for _, scores in tables.values()])
+    noise, freedom = _noise_level([scores for _, scores in tables.values()])
     chosen, own = {}, []
     for place, arm in enumerate(arms):
         mine = int(scores[:, place].argmax())
@@ -52,7 +51,7 @@ def choose(attempts: Sequence[Attempt], arms: Sequence[str], *, larger: bool) ->
 
 
 def _table(attempts: Sequence[Attempt], arms: Sequence[str], rung: int, *, sign: int) -> tuple[list[int], np.ndarray]:
-    """Return the candidates that ended in all arms of a round, and their scores, candidates x arms, more is better."""
+    """Return the candidates that finished in all arms, and their scores, candidates x arms, higher is better."""
     found: dict[int, dict[str, float]] = {}
     for one in attempts:
         if one.rung == rung and one.trial.score is not None:
@@ -61,8 +60,8 @@ def _table(attempts: Sequence[Attempt], arms: Sequence[str], rung: int, *, sign:
     return whole, np.array([[found[number][arm] for arm in arms] for number in whole])
 
 
-def _noise(tables: Sequence[np.ndarray]) -> tuple[float | None, int]:
-    """Return the deviation of a single score beside what candidate and arm explain, and its degrees of freedom."""
+def _noise_level(tables: Sequence[np.ndarray]) -> tuple[float | None, int]:
+    """Return the residual standard deviation of a score, given candidate and arm, and its degrees of freedom."""
     squares, freedom = 0.0, 0
     for scores in tables:
         rest = scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean()
@@ -72,12 +71,12 @@ def _noise(tables: Sequence[np.ndarray]) -> tuple[float | None, int]:
 
 
 def _is_own(scores: np.ndarray, arm: int, mine: int, best: int, noise: float, freedom: int) -> bool:
-    """Whether an arm gains more by its own candidate than the other arms do, beyond what chance gives."""
+    """Whether an arm gains significantly more by its own candidate than the other arms do."""
     count, arms = scores.shape
     others = np.delete(scores, arm, axis=1)
     gain = (scores[mine, arm] - scores[best, arm]) - float((others[mine] - others[best]).mean())
     spread = noise * np.sqrt(2 * (1 + 1 / (arms - 1)))
-    tests = max(count - 1, 1) * arms  # the candidate is the best of several, and every arm is looked at
+    tests = max(count - 1, 1) * arms  # corrects for choosing the best candidate, and for all arms
     if spread == 0:
         return gain > 0
     return bool(scipy.special.stdtr(freedom, -gain / spread) * tests < ALARM)

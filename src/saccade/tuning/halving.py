@@ -1,4 +1,4 @@
-"""Successive halving: many candidates for a short time, the better ones for longer, within a given time."""
+"""Successive halving: many candidates are trained briefly, the best ones longer, within a time budget."""
 
 import math
 from collections.abc import Sequence
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from ..support.wording import count_of
 from ..training.pace import Pace
 
-ETA = 3  # of so many candidates one goes on, to train so many times as long
-MOST = 27  # candidates
-FEWEST = 6  # that are tried before trainings are made shorter for them
-SHORTEST = 16  # part of the epochs asked for that the first rung trains for, at least, where time allows
+ETA = 3  # reduction of candidates, and factor of training length, per rung
+MOST = 27  # most candidates
+FEWEST = 6  # least candidates before trainings are shortened
+SHORTEST = 16  # the first rung trains for at least 1 / SHORTEST of the epochs, if time allows
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A round in which candidates are trained for the same length."""
+    """A round of trials of equal length."""
 
-    count: int  # of candidates
-    epochs: int  # of each
+    count: int  # number of candidates
+    epochs: int  # epochs of each
 
 
 def make_rungs(count: int, first: int, most: int) -> list[Rung]:
-    """Return the rounds for so many candidates."""
+    """Return the rungs for `count` candidates."""
     rungs, epochs = [], first
     while True:
         rungs.append(Rung(count, min(epochs, most)))
@@ -31,24 +31,23 @@ def make_rungs(count: int, first: int, most: int) -> list[Rung]:
         count, epochs = max(math.ceil(count / ETA), 2), epochs * ETA
 
 
-def say_rungs(rungs: Sequence[Rung]) -> str:
-    """Return the rounds in words."""
+def describe_rungs(rungs: Sequence[Rung]) -> str:
+    """Describe the rungs."""
     return ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
 
 
 def seconds_of(rungs: Sequence[Rung], pace: Pace) -> float:
-    """Return how long rounds take."""
+    """Return the duration of rungs."""
     return sum(rung.count * pace.seconds(rung.epochs) for rung in rungs)
 
 
 def plan_rungs(budget: float, pace: Pace, *, candidates: int, most: int) -> list[Rung]:
-    """Return rounds that fit into the time; empty if not even two candidates fit for one epoch.
+    """Return rungs that fit into the budget; empty if not even two candidates fit for one epoch.
 
-    First as many candidates as there are, each trained long enough to be judged; where time is short, fewer of them,
-    then shorter ones. What is left makes all rounds longer.
+    The number of candidates is reduced first, then the length of trials. Remaining time makes all rungs longer.
 
     Args:
-        most: epochs that the run itself has.
+        most: epochs of the run itself.
     """
     counts = list(range(min(candidates, MOST), 1, -1))
     enough = min(FEWEST, candidates)
@@ -65,6 +64,6 @@ def plan_rungs(budget: float, pace: Pace, *, candidates: int, most: int) -> list
 
 
 def survivors(scores: Sequence[tuple[int, float | None]], count: int, *, larger: bool) -> list[int]:
-    """Return the best candidates of a round, best first, of equal ones the earlier; those that failed never go on."""
+    """Return the best candidates of a rung, best first, ties by order; failed ones are never included."""
     sound = [(number, score) for number, score in scores if score is not None]
     return [number for number, _ in sorted(sound, key=lambda one: -one[1] if larger else one[1])][:count]

@@ -1,4 +1,4 @@
-"""The page of a search: what was found, how the score runs with each setting, and every trial."""
+"""The page of a search: best settings, the score by each setting, and all trials."""
 
 import math
 import shlex
@@ -12,12 +12,12 @@ from ..report.page import Section, grid, next_section, render_page
 from ..support.durations import say_duration
 from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
-from .halving import Rung, say_rungs
+from .halving import Rung, describe_rungs
 from .result import Tuned
 from .search import Attempt, Subject
-from .space import STRENGTH, Axis, say_value
+from .space import STRENGTH, Axis, format_value
 
-CURVES = 6  # of the trials that went furthest
+CURVES = 6  # most training curves, of the longest trials
 
 
 def render_report(
@@ -28,7 +28,7 @@ def render_report(
     attempts: Sequence[Attempt],
     best: Attempt,
 ) -> str:
-    """Return the page."""
+    """Render the page."""
     metric, data = subject.ground.metric, subject.ground.data
     sections: dict[tuple[str, str], list[Block]] = {
         ("settings", "What was found"): [_found(found, axes, best)],
@@ -46,7 +46,7 @@ def render_report(
         *(Text(f"{text}.", "note") for text in edges(axes, best, found.edges)),
         Text(
             f"{count_of(found.trials, 'trial')} by successive halving in {say_duration(found.seconds)}: "
-            f"{say_rungs(rungs)}. The validation samples were "
+            f"{describe_rungs(rungs)}. The validation samples were "
             "not looked at. Each trial is one training with one seed: neighbours that differ by little are not told "
             "apart, and the best score of many flatters itself; a run by the recipe tells what it is worth."
         ),
@@ -65,9 +65,9 @@ def render_report(
 
 
 def edges(axes: Sequence[Axis], best: Attempt, found: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each setting whose best value lies at the end of what was tried."""
+    """Return a sentence for each setting whose best value is at the edge of its range."""
     return [
-        f"The best {axis.words} is the {found[axis.name]} that was tried ({say_value(best.values[axis.name])}); a "
+        f"The best {axis.words} is the {found[axis.name]} that was tried ({format_value(best.values[axis.name])}); a "
         "better one may lie beyond: go on from the recipe that was found"
         for axis in axes
         if axis.name in found
@@ -78,9 +78,9 @@ def _found(found: Tuned, axes: Sequence[Axis], best: Attempt) -> Table:
     rows = tuple(
         (
             axis.words,
-            say_value(best.values[axis.name]),
-            say_value(axis.own),
-            ", ".join(say_value(value) for value in axis.values),
+            format_value(best.values[axis.name]),
+            format_value(axis.own),
+            ", ".join(format_value(value) for value in axis.values),
             found.edges.get(axis.name, ""),
         )
         for axis in axes
@@ -90,7 +90,7 @@ def _found(found: Tuned, axes: Sequence[Axis], best: Attempt) -> Table:
 
 
 def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpec) -> list[Block]:
-    """Return a chart for each setting: the best score of each of its values, a line a round."""
+    """Return a chart for each setting: the best score of each value, with a line for each rung."""
     charts: list[Html] = []
     for axis in axes:
         if axis.ordered:
@@ -118,9 +118,9 @@ def best_by_value(axis: Axis, ended: Sequence[Attempt], *, larger: bool) -> list
 def axis_chart(
     axis: Axis, lines: Mapping[str, Sequence[tuple[Any, float]]], metric: MetricSpec, *, after: str = ""
 ) -> Html:
-    """Return a chart of scores by the values of a setting: doublings of a rate or a decay, the values of others."""
+    """Return a chart of scores by a setting's values, on a log scale for learning rate and weight decay."""
     scaled = axis.name != STRENGTH and axis.own and axis.own > 0 and min(axis.values) > 0
-    label = f"doublings of {say_value(axis.own)}" if scaled else axis.words
+    label = f"doublings of {format_value(axis.own)}" if scaled else axis.words
     placed = {
         name: [(math.log2(value / axis.own) if scaled else float(value), score) for value, score in points]
         for name, points in lines.items()
@@ -153,7 +153,7 @@ def _trials(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpe
         (
             str(number),
             str(one.epochs),
-            *(say_value(one.values[axis.name]) for axis in axes),
+            *(format_value(one.values[axis.name]) for axis in axes),
             metric.show(one.trial.score) if one.trial.score is not None else f"failed: {one.trial.failed}",
             say_duration(one.trial.seconds),
         )
@@ -165,4 +165,4 @@ def _trials(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpe
 
 
 def _values(attempt: Attempt) -> str:
-    return ", ".join(f"{name.split('.')[-1]} {say_value(value)}" for name, value in attempt.values.items())
+    return ", ".join(f"{name.split('.')[-1]} {format_value(value)}" for name, value in attempt.values.items())

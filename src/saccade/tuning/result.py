@@ -1,4 +1,4 @@
-"""What a search returns, and the recipe that it writes: all settings of a run, with those that were found."""
+"""The result of a search, and the recipe that it writes."""
 
 import json
 import shlex
@@ -16,23 +16,23 @@ from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
 from .search import Attempt
 
-LEFT_OUT = ("seed", "recipe", "data", "engine")  # of whoever trains by it
+LEFT_OUT = ("seed", "recipe", "data", "engine")  # settings that are not part of the recipe
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        path: its folder.
-        recipe: the YAML file that `train` takes by `recipe=`.
-        settings: that were found, by dotted name.
-        score: of the best trial, on samples held out of the training set.
-        own_score: of the recipe's own settings in a trial of the same length; None if there was none.
-        metric: name of the metric that counts.
-        edges: settings whose best value is the lowest or the highest that was tried, with which of the two.
-        trials: that ended.
-        seconds: all of it took, over all times it was begun.
+        path: folder of the search.
+        recipe: YAML file for `train(recipe=...)`.
+        settings: best settings, by dotted name.
+        score: score of the best trial, on held-out training samples.
+        own_score: score of the recipe's own settings in a trial of the same length, if there was one.
+        metric: name of the primary metric.
+        edges: settings whose best value is the lowest or highest of its range, and which of the two.
+        trials: number of finished trials.
+        seconds: duration, including resumed parts.
     """
 
     path: Path
@@ -50,13 +50,13 @@ class Tuned:
         return f"<Tuned {self.path}: {self.metric} {self.score:.4g} with {values} of {count_of(self.trials, 'trial')}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the notebook representation."""
         shown = {name: str(value) for name, value in self.settings.items()}
         return show_facts(str(self.path), {self.metric: f"{self.score:.4g}", "recipe": str(self.recipe), **shown})
 
 
 def training_command(given: Mapping[str, Any], recipe: str | Path) -> str:
-    """Return what to type to train as was searched: by the recipe, on the samples and in the way that were given."""
+    """Return the command that trains with the recipe on the same dataset."""
     words = ["saccade", "train", *([given["data.path"]] if given.get("data.path") else []), "--recipe", str(recipe)]
     for name, value in given.items():
         if name.startswith(("data.", "engine.")) and name not in ("data.path", "data.img_size", "data.workers"):
@@ -72,19 +72,19 @@ def recipe_text(
     best: Attempt,
     metric: MetricSpec,
 ) -> str:
-    """Return the YAML that `saccade train --recipe` takes.
+    """Return the recipe as YAML.
 
     Args:
-        given: settings that the user gave, by dotted name.
-        config: the settings that the search began from.
-        resolved: the same as they were tried.
+        given: settings given by the user, by dotted name.
+        config: initial settings of the search.
+        resolved: the same settings, resolved.
     """
     fitted: dict[str, Any] = {"optim.batch_size": resolved.optim.batch_size, "optim.least_steps": None}
     fitted |= settled_strength(resolved)
     if best.values.get("optim.lr") is None:
         fitted["optim.lr"] = resolved.optim.lr
     tuned = overlay(config, {**fitted, **found.settings}, source="the search")
-    # What the set and the model's family made of the settings; under this recipe's name nothing would do so again.
+    # Include what was derived from dataset and model family, which do not apply to this recipe's name.
     values: dict[str, Any] = {"data": {"img_size": resolved.data.img_size}}
     values |= {name: value for name, value in asdict(tuned).items() if name not in LEFT_OUT}
     values["model"]["options"] = resolved.model.options

@@ -1,4 +1,4 @@
-"""Run a search: every arm the same candidates for the same time, the better ones longer, until the time is over."""
+"""Run a search: the same candidates and training lengths for every arm, until the time is over."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,29 +11,29 @@ from ..support.durations import BudgetError, say_duration
 from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
-from ..training.trial import SEED, Ground, OutOfTime, Trial
+from ..training.trial import SEED, OutOfTime, Trial, TrialSetup
 from .halving import MOST, Rung, plan_rungs, survivors
 from .space import Axis, Values, candidates, settings_of
 from .store import Store
 
-LOOKS = 4  # validations of a trial
+LOOKS = 4  # validations in a trial
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What settings are sought for."""
+    """A model and dataset to tune."""
 
-    name: str  # of the arm
-    config: TrainConfig  # resolved for the whole set
-    ground: Ground  # parts of the training samples
-    fixed: tuple[str, ...] = ()  # settings that are the arm's own, which no candidate changes
+    name: str  # name of the arm
+    config: TrainConfig  # resolved for the whole dataset
+    ground: TrialSetup  # parts of the training samples
+    fixed: tuple[str, ...] = ()  # the arm's own settings, which candidates do not change
 
     def trial_config(self, values: Values, epochs: int) -> TrainConfig:
         """Return the settings of a trial."""
         tried = {name: value for name, value in settings_of(values, self.config).items() if name not in self.fixed}
         own: dict[str, Any] = {
             "seed": SEED,
-            "engine.compile": False,  # a trial is over before that is repaid
+            "engine.compile": False,  # trials are too short for compilation to pay off
             "schedule.epochs": epochs,
             "schedule.patience": None,
             "keep.evaluate_every": max(epochs // LOOKS, 1),
@@ -43,14 +43,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A candidate as it was tried."""
+    """A finished trial of a candidate."""
 
-    arm: str  # that it was tried in
-    number: int  # of the candidate
-    values: dict[str, Any]  # of the candidate, one an axis
-    rung: int  # in which round, from 0
-    epochs: int  # it was trained for
-    trial: Trial  # how it ended
+    arm: str  # arm of the trial
+    number: int  # number of the candidate
+    values: dict[str, Any]  # the candidate's value for each axis
+    rung: int  # rung, counted from 0
+    epochs: int  # epochs trained
+    trial: Trial  # result
 
 
 def run_search(
@@ -63,12 +63,12 @@ def run_search(
     until: float | None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Attempt]:
-    """Try candidates round by round; what has ended before is not trained again.
+    """Run trials rung by rung; finished ones are not repeated.
 
     Args:
-        subjects: the arms; each is given every trial that another one is given.
-        chosen: the candidates, of which the first round takes as many as it has room for.
-        until: when to stop, on the monotonic clock.
+        subjects: the arms, which all get the same trials.
+        chosen: the candidates; the first rung takes as many as fit.
+        until: deadline, by `time.monotonic`.
     """
     attempts: list[Attempt] = []
     going = list(range(min(len(chosen), rungs[0].count)))
@@ -89,16 +89,16 @@ def run_search(
                 attempts.append(Attempt(subject.name, number, values, place, rung.epochs, trial))
                 say(_line(attempts[-1], subject.ground.metric, of=len(subjects)))
         if place + 1 < len(rungs):
-            going = _going_on(attempts, subjects, place, rungs[place + 1].count, larger=larger)
+            going = _next_candidates(attempts, subjects, place, rungs[place + 1].count, larger=larger)
         if not going:
             break
     return attempts
 
 
-def _going_on(
+def _next_candidates(
     attempts: Sequence[Attempt], subjects: Sequence[Subject], rung: int, count: int, *, larger: bool
 ) -> list[int]:
-    """Return the candidates of the next round: the best of every arm in turn, the same ones for all arms."""
+    """Return the candidates of the next rung, the same for all arms: the best of each arm in turn."""
     ranked = []
     for subject in subjects:
         scores = [(one.number, one.trial.score) for one in attempts if one.rung == rung and one.arm == subject.name]
@@ -108,7 +108,7 @@ def _going_on(
 
 
 def _expected(store: Store, epochs: int) -> float:
-    """Return how long a trial will take at least, from those that ended."""
+    """Estimate the least duration of a trial from finished ones."""
     paces = [one.seconds / len(one.losses) for one in store.trials.values() if one.losses and not one.failed]
     return 0.8 * min(paces) * epochs if paces else 0.0
 
@@ -123,7 +123,7 @@ def _line(attempt: Attempt, metric: MetricSpec, *, of: int) -> str:
 
 
 def fit_rungs(axes: Sequence[Axis], left: float, pace: Pace, *, most: int, budget: float) -> list[Rung]:
-    """Return the rounds that fit into what is left of a time; refuse one in which nothing can be told apart."""
+    """Return the rungs that fit into the remaining time; refuse a time that is too short."""
     rungs = plan_rungs(left, pace, candidates=len(candidates(axes, MOST)), most=most)
     if not rungs:
         raise BudgetError(
@@ -136,9 +136,9 @@ def fit_rungs(axes: Sequence[Axis], left: float, pace: Pace, *, most: int, budge
 
 
 def best_of(attempts: Sequence[Attempt], arm: str, *, larger: bool) -> Attempt | None:
-    """Return an arm's best candidate: of the longest trainings that were compared; None if none ended.
+    """Return an arm's best candidate in the last rung with a comparison; None if no trial finished.
 
-    A round of which one alone ended compares nothing, but goes on with the best of the one before.
+    A rung with a single finished trial compares nothing, but continues the best of the rung before.
     """
     sound = [one for one in attempts if one.arm == arm and one.trial.score is not None]
     if not sound:
@@ -149,7 +149,7 @@ def best_of(attempts: Sequence[Attempt], arm: str, *, larger: bool) -> Attempt |
 
 
 def edges_of(axes: Sequence[Axis], attempts: Sequence[Attempt], values: Values) -> dict[str, str]:
-    """Return which of a candidate's values are the lowest or the highest of those that were tried, by setting."""
+    """Return which of a candidate's values are the lowest or highest of their range, by setting."""
     found = {}
     for axis in axes:
         ended = [one.values[axis.name] for one in attempts if one.trial.score is not None]

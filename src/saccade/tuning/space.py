@@ -1,4 +1,4 @@
-"""What is tried: a list of values for each of a few settings, around a recipe's own or as its `grid` says."""
+"""The search space: values of a few settings, around the recipe's own or from its `grid`."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,52 +12,52 @@ from ..settings.strength import strength_settings
 from ..support.wording import is_number
 from ..training.recipes import SHORT_FLAGS, grid_of
 
-RATE, DECAY, STRENGTH = "optim.lr", "optim.weight_decay", "augment"  # the last stands for several settings
-RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # times a recipe's own
+RATE, DECAY, STRENGTH = "optim.lr", "optim.weight_decay", "augment"  # the last is an alias of several settings
+RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # relative to the recipe's
 DECAYS = (0.2, 1, 4)
 DECAYS_FROM_NONE = (0.0, 0.01, 0.1)
 STRENGTHS = (0.0, 0.5, 1, 1.5)
-MOST = 4096  # combinations that are listed
+MOST = 4096  # most combinations
 WORDS = {RATE: "learning rate", DECAY: "weight decay", STRENGTH: "strength of augmentation"}
 
-Values = Mapping[str, Any]  # of a candidate, one an axis
+Values = Mapping[str, Any]  # a candidate's value for each axis
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting and the values of it that are tried."""
+    """A setting and its candidate values."""
 
-    name: str  # dotted, or `augment` for the strength of augmentation, in multiples of the recipe's own
-    values: tuple[Any, ...]  # in order where they are numbers
-    own: Any  # the recipe's
+    name: str  # dotted name, or `augment` for augmentation strength relative to the recipe's
+    values: tuple[Any, ...]  # sorted if they are numbers
+    own: Any  # the recipe's value
 
     @property
     def words(self) -> str:
-        """What people call it."""
+        """Name for pages and messages."""
         return WORDS.get(self.name, self.name)
 
     @property
     def ordered(self) -> bool:
-        """Whether there is a lowest value and a highest one."""
+        """Whether values are ordered."""
         return len(self.values) > 1 and all(isinstance(v, int | float) and type(v) is not bool for v in self.values)
 
     def edge(self, value: Any) -> str:
-        """Return at which end of what is tried a value lies: "lowest", "highest", or nothing."""
-        if not self.ordered or (self.name == STRENGTH and value == 0):  # there is nothing below none
+        """Return "lowest" or "highest" for a value at the edge of the range, else nothing."""
+        if not self.ordered or (self.name == STRENGTH and value == 0):  # zero strength has no lower neighbour
             return ""
         return "lowest" if value == self.values[0] else "highest" if value == self.values[-1] else ""
 
 
 def find_axes(config: TrainConfig, resolved: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """Return what is tried for settings, before and after they were fitted to a set; `fixed` ones stay as they are."""
+    """Return the axes for settings before and after resolving; `fixed` ones are not searched."""
     grid = grid_of(config)
     if grid is None:
-        return own_space(resolved, fixed)
+        return default_axes(resolved, fixed)
     return read_grid(grid, resolved, source=f"recipe {config.recipe}", fixed=fixed)
 
 
-def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """Return rates, weight decays and strengths of augmentation around those of settings, but for what is fixed."""
+def default_axes(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """Return axes of learning rate, weight decay and augmentation strength, except fixed ones."""
     rate, decay = config.optim.lr, config.optim.weight_decay
     axes = [Axis(RATE, tuple(_round(rate * factor) for factor in RATES), rate)]
     decays = tuple(_round(decay * factor) for factor in DECAYS) if decay else DECAYS_FROM_NONE
@@ -69,12 +69,12 @@ def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...
 
 
 def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """Return the axes of a recipe's `grid`: lists of values by the settings' dotted or short names.
+    """Return the axes of a recipe's `grid`: lists of values by dotted or short name.
 
     Args:
-        config: resolved settings, which every value is checked against.
-        source: what an error calls the recipe.
-        fixed: settings that the user gave, which stay as they are.
+        config: resolved settings, against which values are checked.
+        source: the recipe's name in errors.
+        fixed: settings given by the user, which are not searched.
     """
     if not isinstance(grid, Mapping) or not grid:
         raise ConfigError(f"{source}: grid = {grid!r} was given; it takes lists, as in grid: {{lr: [1e-4, 1e-3]}}")
@@ -96,8 +96,8 @@ def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[st
     return tuple(axes)
 
 
-def say_value(value: Any) -> str:
-    """Return a value for people."""
+def format_value(value: Any) -> str:
+    """Format a value."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -110,13 +110,13 @@ def settings_of(values: Values, config: TrainConfig) -> dict[str, Any]:
 
 
 def candidates(axes: Sequence[Axis], count: int) -> list[dict[str, Any]]:
-    """Return combinations to try: the recipe's own, then each rate with all else as the recipe has it, then others."""
+    """Return combinations to try: the recipe's own, then other learning rates alone, then others."""
     own = {axis.name: axis.own for axis in axes}
     chosen = [own] if all(axis.own in axis.values for axis in axes) else []
     centre = {axis.name: axis.own if axis.own in axis.values else axis.values[len(axis.values) // 2] for axis in axes}
     first = axes[0]
     chosen += [{**centre, first.name: value} for value in _from_middle(first)]
-    chosen = list({repr(one): one for one in chosen}.values())  # values may be lists
+    chosen = list({repr(one): one for one in chosen}.values())  # values may be unhashable
     draw = random.Random(0)
     if prod(len(axis.values) for axis in axes) <= MOST:
         rest = [dict(zip(own, values, strict=True)) for values in product(*(axis.values for axis in axes))]
@@ -128,7 +128,7 @@ def candidates(axes: Sequence[Axis], count: int) -> list[dict[str, Any]]:
 
 
 def _from_middle(axis: Axis) -> list[Any]:
-    """Return an axis' values, those near the recipe's own first."""
+    """Return an axis' values, nearest to the recipe's first."""
     middle = axis.values.index(axis.own) if axis.own in axis.values else len(axis.values) // 2
     return sorted(axis.values, key=lambda value: abs(axis.values.index(value) - middle))
 
@@ -141,7 +141,7 @@ def _flat(grid: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _read(value: Any) -> Any:
-    """Return a value as it can be looked up and counted: to YAML 1e-4 is a text, and a list is no key."""
+    """Normalise a value: YAML reads 1e-4 as text, and lists are not hashable."""
     if isinstance(value, list):
         return tuple(value)
     return float(value) if isinstance(value, str) and is_number(value) else value

@@ -1,4 +1,4 @@
-"""The trials of a search on disk: a line each when it has ended, a folder with its state while it runs."""
+"""Trials of a search on disk: a line for each finished one, a folder with the state of a running one."""
 
 import hashlib
 import json
@@ -14,28 +14,28 @@ import torch
 from ..runs.run import RunError
 from ..settings import TrainConfig, flatten
 from ..support.files import append_line, write_text
-from ..training.trial import Ground, OutOfTime, Trial, run_trial
+from ..training.trial import OutOfTime, Trial, TrialSetup, run_trial
 
 FORMAT = 1
 MACHINE = ("engine.", "keep.every", "keep.states", "keep.tensorboard", "data.workers", "data.path", "recipe")
 
 
 class Store:
-    """The folder of a search, which need not be there yet."""
+    """The folder of a search, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.record_file, self.trials_file = path / "tune.json", path / "trials.jsonl"
         self.recipe, self.report, self.result = path / "tuned.yaml", path / "report.html", path / "result.json"
         self.trials: dict[str, Trial] = {}
-        self.tried_on: dict[str, str] = {}  # what tells the samples of the trials in the folder from others
+        self.tried_on: dict[str, str] = {}  # fingerprint of the trials' samples
 
     def begin(self, request: Mapping[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
-        """Return what was decided here for the same request before; refuse a folder that holds something else.
+        """Return earlier decisions for the same request; refuse a folder with other contents.
 
         Args:
-            request: what is asked, as JSON holds it.
-            overwrite: begin anew in the place of another search.
+            request: the request, as JSON values.
+            overwrite: replace another search.
         """
         found = self.make()
         same = {k: v for k, v in found.get("request", {}).items() if k != "budget"} == {
@@ -55,7 +55,7 @@ class Store:
         return found if found.get("request", {}).get("budget") == request.get("budget") else {}
 
     def make(self) -> dict[str, Any]:
-        """Make the folder, or return what is written in it; refuse one that is no search."""
+        """Create the folder, or return its contents; refuse one that is not a search."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; name a directory with --out")
         if self.path.exists() and any(item.name != ".lock" for item in self.path.iterdir()):
@@ -64,29 +64,29 @@ class Store:
         return {}
 
     def decide(self, request: Mapping[str, Any], **decided: Any) -> None:
-        """Write down what was asked and decided."""
+        """Write request and decisions."""
         record = {"format": FORMAT, "request": dict(request), **decided}
         write_text(self.record_file, json.dumps(record, indent=1, ensure_ascii=False))
 
     def folder(self, key: str) -> Path:
-        """Return where a trial keeps its state while it runs."""
+        """Return the folder of a running trial's state."""
         return self.path / "trials" / key
 
     def trial(
         self,
         config: TrainConfig,
-        ground: Ground,
+        ground: TrialSetup,
         about: Mapping[str, Any],
         *,
         device: torch.device,
         until: float | None,
         least: float = 0.0,
     ) -> Trial:
-        """Return how a trial ended, in the folder before or now; raises OutOfTime where it cannot end until then.
+        """Return a trial's result, stored or new; raise OutOfTime if it cannot finish before the deadline.
 
         Args:
-            about: what is written beside it.
-            least: seconds that it takes at least.
+            about: values to write with the result.
+            least: least duration in seconds.
         """
         key = key_of(config)
         if key not in self.trials:
@@ -96,13 +96,13 @@ class Store:
         return self.trials[key]
 
     def add(self, key: str, trial: Trial, about: Mapping[str, Any]) -> None:
-        """Write down how a trial ended, on the disk before this returns; its state goes."""
+        """Write a trial's result (fsynced) and remove its state."""
         append_line(self.trials_file, json.dumps({"key": key, **about, **asdict(trial)}, ensure_ascii=False))
         self.trials[key] = trial
         shutil.rmtree(self.folder(key), ignore_errors=True)
 
-    def spent(self) -> float:
-        """Return the seconds of all trials that ended here."""
+    def seconds_used(self) -> float:
+        """Return the total duration of finished trials."""
         return sum(trial.seconds for trial in self.trials.values())
 
     def _read(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Store:
             raise RunError(f"{self.record_file} is damaged; name another directory with --out, or remove it") from None
 
     def _read_trials(self) -> dict[str, Trial]:
-        """Return the trials that ended; a line torn by a kill is left out, and cut off."""
+        """Return finished trials; an incomplete last line, left by a kill, is removed."""
         found: dict[str, Trial] = {}
         lines: list[str] = []
         if not self.trials_file.exists():
@@ -136,7 +136,7 @@ class Store:
 
 
 def key_of(config: TrainConfig) -> str:
-    """Return letters that stand for what a trial trains, wherever it runs."""
+    """Return a hash of a trial's settings, independent of the machine."""
     leaves = {name: value for name, value in flatten(config).items() if not name.startswith(MACHINE)}
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -1,4 +1,4 @@
-"""Find rate, weight decay and strength of augmentation for a model on a set, within a given time."""
+"""Search learning rate, weight decay and augmentation strength within a time budget."""
 
 import hashlib
 import json
@@ -27,17 +27,17 @@ from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
 from ..training.trial import prepare_ground
-from .halving import Rung, say_rungs
+from .halving import Rung, describe_rungs
 from .report import render_report
 from .result import Tuned, recipe_text, training_command
 from .search import Attempt, Subject, best_of, edges_of, fit_rungs, run_search
-from .space import Axis, candidates, find_axes, say_value, settings_of
+from .space import Axis, candidates, find_axes, format_value, settings_of
 from .store import Store
 
-RESERVE, LEAST = 0.02, 4.0  # of the budget, or seconds where that is more, which writing what was found may take
-EPOCHS = 30  # over all trials, that there is to be time for: of larger sets a part is taken
-AGAIN = 0.1  # share of the time that timing a second time may take
-BATCHES = 8  # of such a part, at least
+RESERVE, LEAST = 0.02, 4.0  # share of the budget, and least seconds, kept for writing the result
+EPOCHS = 30  # epochs over all trials that have to fit; of larger datasets a part is used
+AGAIN = 0.1  # largest share of the time for a second measurement
+BATCHES = 8  # least batches of such a part
 
 
 def tune(
@@ -60,32 +60,32 @@ def tune(
     quiet: bool = False,
     since: float | None = None,
 ) -> Tuned:
-    """Find settings that fit a model and a set by successive halving on a part of the training samples.
+    """Search settings by successive halving on a part of the training samples.
 
-    The validation samples are not looked at. What the user gives stays as it is given. Can be stopped at any point and
-    called again: trials that ended are kept, and one that was stopped is resumed.
+    Validation samples are not used. Given settings are not searched. An interrupted search can be called again:
+    finished trials are kept, and an unfinished one is resumed.
 
     Args:
         data: as for `train`.
-        budget: time for all of it, such as "10m", start-up included.
+        budget: time budget, such as "10m", including start-up.
         task: as for `train`.
         model: as for `train`.
         plugins: as for `train`.
-        recipe: that the search begins from; its `grid`, if it has one, says what is tried.
-        epochs: of the run that settings are sought for; trials are shorter.
-        batch_size: of that run.
-        lr: of that run: then it is not sought.
+        recipe: initial recipe; its `grid`, if any, is the search space.
+        epochs: epochs of the final run; trials are shorter.
+        batch_size: batch size of the run.
+        lr: learning rate of the run, which is then not searched.
         img_size: side of the images.
-        out: the search's folder; one under `runs` named by what is asked if not given.
-        device: cpu, cuda, cuda:1, ...; a GPU if there is one.
+        out: folder of the search; default: one under `runs`, named by the request.
+        device: cpu, cuda, cuda:1, ...; default: a GPU if there is one.
         workers: processes that read files.
-        settings: any other settings by dotted name, which stay as given.
+        settings: other settings by dotted name, which are not searched.
         overwrite: replace another search in the folder.
         quiet: print nothing.
-        since: when the time began, on the monotonic clock; now if not given.
+        since: start of the budget, by `time.monotonic`; default: now.
 
     Returns:
-        What was found; also written to the folder as tuned.yaml, result.json and report.html.
+        The result, which is also written to the folder as tuned.yaml, result.json and report.html.
     """
     since = time.monotonic() if since is None else since
     seconds = parse_duration(budget)
@@ -114,12 +114,12 @@ def tune(
             known = store.begin(request, overwrite=overwrite)
             search = _Search(config, given, store, known, request, since=since, seconds=seconds, console=console)
             return search.run()
-    except Interrupted as stopped:  # it is the whole search that is resumed
+    except Interrupted as stopped:  # the whole search is resumed
         raise Interrupted(stopped.number, path) from None
 
 
 class _Search:
-    """A search under way; arguments as `tune` makes them."""
+    """A running search."""
 
     def __init__(
         self,
@@ -135,13 +135,13 @@ class _Search:
     ) -> None:
         self.config, self.given, self.store, self.request, self.console = config, given, store, request, console
         self.since, self.seconds, self.before = since, seconds, float(known.get("spent", 0.0))
-        spent = max(self.before, store.spent()) if known else 0.0
-        self.until = since + seconds - max(RESERVE * seconds, min(LEAST, 0.1 * seconds)) - spent
+        seconds_used = max(self.before, store.seconds_used()) if known else 0.0
+        self.until = since + seconds - max(RESERVE * seconds, min(LEAST, 0.1 * seconds)) - seconds_used
         self.known = known
         self.device = local_device(config.engine.device)
 
     def run(self) -> Tuned:
-        """Search, and write what was found."""
+        """Run the search and write its result."""
         choice, data = open_samples(self.config.task, self.config.data)
         tried_on = _tried_on(self.config, choice, data)
         self._refuse_others(tried_on)
@@ -162,7 +162,7 @@ class _Search:
         return self._write(subject, axes, rungs, attempts, best)
 
     def _refuse_others(self, tried_on: Mapping[str, str]) -> None:
-        """Refuse to go on with trials of other samples or weights; earlier versions did not write down which."""
+        """Refuse to resume trials with other samples or weights; earlier versions did not record these."""
         before = self.store.tried_on
         other = [what for what, was in before.items() if tried_on.get(what) != was]
         if other and self.store.trials:
@@ -185,7 +185,7 @@ class _Search:
     def _plan(
         self, choice: TaskChoice, data: Data, subject: Subject, axes: Sequence[Axis]
     ) -> tuple[int | None, list[Rung], Subject]:
-        """Return how many samples are trained with, the rounds, and what they are run on."""
+        """Return the number of training samples, the rungs and the trial setup."""
         pace = self._pace(subject)
         left, limit = self.until - time.monotonic(), None
         epoch = pace.seconds(2) - pace.seconds(1)
@@ -206,7 +206,7 @@ class _Search:
         timed = config, subject.ground.choice, subject.ground.data, self.device
         with torch_settings(config, self.device):
             found = measure_pace(*timed)
-            if found.took < AGAIN * (self.until - time.monotonic()):  # the first time, libraries are loaded as well
+            if found.took < AGAIN * (self.until - time.monotonic()):  # the first measurement includes loading libraries
                 found = measure_pace(*timed)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -217,7 +217,7 @@ class _Search:
         count = "a stream of" if isinstance(train, Stream) else f"{len(train):,}"
         self.console.print(
             f"tuning {', '.join(axis.words for axis in axes)} of {subject.name} on {count} training samples, scored on "
-            f"{len(held):,} held-out ones (the validation split is not used); candidates: {say_rungs(rungs)}"
+            f"{len(held):,} held-out ones (the validation split is not used); candidates: {describe_rungs(rungs)}"
         )
 
     def _write(
@@ -248,7 +248,7 @@ class _Search:
 
     def _say_found(self, tuned: Tuned, axes: Sequence[Axis], best: Attempt, subject: Subject) -> None:
         metric = subject.ground.metric
-        values = ", ".join(f"{axis.words} {say_value(best.values[axis.name])}" for axis in axes)
+        values = ", ".join(f"{axis.words} {format_value(best.values[axis.name])}" for axis in axes)
         own = "" if tuned.own_score is None else f", the recipe's own settings {metric.show(tuned.own_score)}"
         lines = [
             f"best of {count_of(tuned.trials, 'trial')}: {values}; {metric.words} {metric.show(tuned.score)} after "
@@ -264,16 +264,16 @@ class _Search:
 
 
 def _tried_on(config: TrainConfig, choice: TaskChoice, data: Data) -> dict[str, str]:
-    """Return what tells apart the samples and the weights that trials begin with."""
+    """Return the fingerprint of the trials' samples and initial weights."""
     train = data.train
     found = {} if isinstance(train, Stream) else {"the training samples": train.fingerprint()}
     return found | starts_from(replace(config.model, name=choice.kind.hosts.find_model(config.model.name)), choice)
 
 
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:
-    """Return what follows from a best value at the end of what was tried."""
+    """Return advice on a best value at the edge of its range."""
     return (
-        f"the best {axis.words}, {say_value(value)}, is the {tuned.edges[axis.name]} tried; a better one may lie "
+        f"the best {axis.words}, {format_value(value)}, is the {tuned.edges[axis.name]} tried; a better one may lie "
         f"beyond: continue with saccade tune ... --recipe {tuned.recipe}"
     )
 
@@ -290,7 +290,7 @@ def _nothing(attempts: Sequence[Attempt], seconds: float) -> str:
 
 
 def _request(config: TrainConfig, given: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return what is asked, as JSON holds it, without what depends on the machine."""
+    """Return the request as JSON values, without what depends on the machine."""
     given = {**given, "model.plugins": config.model.plugins} if ADDED in given else given
     aside = ("data.workers", ADDED)
     kept = {name: value for name, value in given.items() if not name.startswith("engine.") and name not in aside}

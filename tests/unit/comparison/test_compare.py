@@ -257,14 +257,14 @@ def test_without_the_reference_the_others_are_compared_with_each_other(samples, 
 
 
 def test_a_fault_in_one_run_leaves_its_seed_out(samples, tmp_path, monkeypatch):
-    original = loop.Loop._step
+    original = loop.Loop._forward_backward
 
     def faulty(self, *args, **given):
         if self.config.seed == 1 and "broadcast" in str(self.run.path):
             raise OSError("the disk is gone")
         return original(self, *args, **given)
 
-    monkeypatch.setattr(loop.Loop, "_step", faulty)
+    monkeypatch.setattr(loop.Loop, "_forward_backward", faulty)
     result = compare(samples, **small(tmp_path / "c", arms=["base", "broadcast"]))
     arm = result.arm("broadcast")
     assert (arm.status, arm.seeds, dict(arm.failures)) == ("partly failed", (0, 2), {1: "OSError: the disk is gone"})

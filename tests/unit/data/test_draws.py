@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from saccade.data.draws import MASK, Order, generator, key, part, seed_of, stir, uniform
+from saccade.data.draws import MASK, Order, derive_seed, generator, hash32, key, part, uniform
 from saccade.data.feed import sample_keys
 
 EXTREMES = [0, 1, 2, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1]
@@ -26,14 +26,14 @@ def test_integers_and_tensors_draw_the_same():
 def test_tensors_never_overflow():
     # The exact arithmetic of Python's integers is the reference for every 32-bit word at the ends of its range.
     words = [*range(1000), *range(MASK - 1000, MASK + 1), *(1 << bit for bit in range(32))]
-    mixed = stir(torch.tensor(words))
-    assert mixed.tolist() == [stir(word) for word in words]
+    mixed = hash32(torch.tensor(words))
+    assert mixed.tolist() == [hash32(word) for word in words]
     assert int(mixed.min()) >= 0
     assert int(mixed.max()) <= MASK
 
 
 def test_stirring_is_one_to_one():
-    assert stir(torch.arange(2**20)).unique().numel() == 2**20
+    assert hash32(torch.arange(2**20)).unique().numel() == 2**20
 
 
 def test_numbers_lie_below_one_and_can_be_zero():
@@ -83,7 +83,7 @@ def test_parts_and_their_order_matter():
 
 
 def test_seeds_of_steps_and_processes_are_all_different_and_fit_a_generator():
-    seeds = {seed_of(0, step, rank, 0x4015E) for step in range(2000) for rank in range(8)}
+    seeds = {derive_seed(0, step, rank, 0x4015E) for step in range(2000) for rank in range(8)}
     assert len(seeds) == 16_000
     assert max(seeds) < 2**63
     assert torch.equal(torch.rand(3, generator=generator(1, 2)), torch.rand(3, generator=generator(1, 2)))

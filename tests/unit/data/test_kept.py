@@ -14,7 +14,7 @@ from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder
 from saccade.data.image import BadSample
-from saccade.data.kept import Kept, KeptFeed, Memory, decoded_bytes, framed_bytes
+from saccade.data.kept import CachedSource, EncodedFeed, Memory, decoded_bytes, framed_bytes
 from saccade.data.loader import FileFeed, TooManyBad, in_threads, read_all
 from saccade.data.open import open_data
 from saccade.data.source import FileSource
@@ -54,7 +54,7 @@ def feed(kind, source, *, crop, limit=0.1, repeats=1, **more):
     augment = class_augment(config, mean=[0.5] * 3, std=[0.2] * 3, num_classes=3, img_size=16)
     order = Order(length=len(source), batch_size=16, seed=0, repeats=repeats)
     encode = ImageEncoder(Framing(16, config=config, shorter=18))
-    more |= {"size": 1} if kind is KeptFeed else {}
+    more |= {"size": 1} if kind is EncodedFeed else {}
     return kind(source, order=order, expand=augment, encode=encode, device=CPU, bad_limit=limit, **more)
 
 
@@ -74,7 +74,7 @@ def assert_same(ours, theirs):
 @pytest.mark.parametrize(("crop", "threads", "repeats"), [("pad", 2, 1), ("none", 1, 2)])
 def test_framed_set_gives_what_its_files_give(folder, crop, threads, repeats):
     source = open_data(str(folder)).train
-    kept = feed(KeptFeed, source, crop=crop, threads=threads, repeats=repeats)
+    kept = feed(EncodedFeed, source, crop=crop, threads=threads, repeats=repeats)
     files = feed(FileFeed, source, crop=crop, workers=0, repeats=repeats)
     assert_same(batches(kept), batches(files))
     assert_same(batches(kept, [3], start=1), batches(files, [3], start=1))
@@ -85,7 +85,7 @@ def test_framed_set_gives_what_its_files_give(folder, crop, threads, repeats):
 @pytest.mark.parametrize(("workers", "threads"), [(0, 1), (0, 2), (2, 1)])
 def test_decoded_set_gives_what_its_files_give(folder, workers, threads):
     source = open_data(str(folder)).train
-    kept = feed(FileFeed, Kept(source, limit=1e9, threads=2), crop="resized", workers=workers, threads=threads)
+    kept = feed(FileFeed, CachedSource(source, limit=1e9, threads=2), crop="resized", workers=workers, threads=threads)
     files = feed(FileFeed, source, crop="resized", workers=0)
     assert_same(batches(kept), batches(files))
     assert kept.bad == files.bad
@@ -93,19 +93,19 @@ def test_decoded_set_gives_what_its_files_give(folder, workers, threads):
 
 def test_framed_set_is_read_once(folder, reads):
     source = open_data(str(folder)).train
-    batches(feed(KeptFeed, source, crop="pad", threads=2))
+    batches(feed(EncodedFeed, source, crop="pad", threads=2))
     assert sorted(reads) == list(range(50))
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(1, 40, 3)])
 def test_what_was_read_serves_the_next_feed_of_it_or_of_a_part(folder, reads, part):
     source, memory = open_data(str(folder)).train, Memory()
-    first = feed(KeptFeed, source, crop="pad", threads=2, memory=memory)
+    first = feed(EncodedFeed, source, crop="pad", threads=2, memory=memory)
     batches(first)
     some = source.subset(range(50)[part])
-    expected = batches(feed(KeptFeed, some, crop="pad", threads=2))
+    expected = batches(feed(EncodedFeed, some, crop="pad", threads=2))
     reads.clear()
-    again = feed(KeptFeed, some, crop="pad", threads=2, memory=memory)
+    again = feed(EncodedFeed, some, crop="pad", threads=2, memory=memory)
     assert_same(batches(again), expected)
     assert reads == []
     assert again.bad == {name: why for name, why in first.bad.items() if name in map(some.name, range(len(some)))}
@@ -113,12 +113,12 @@ def test_what_was_read_serves_the_next_feed_of_it_or_of_a_part(folder, reads, pa
 
 def test_what_was_read_serves_nobody_who_would_read_otherwise(folder, reads):
     data, memory = open_data(str(folder)), Memory()
-    batches(feed(KeptFeed, data.train, crop="pad", threads=2, memory=memory))
-    small = feed(KeptFeed, data.train, crop="pad", threads=2, memory=memory)
+    batches(feed(EncodedFeed, data.train, crop="pad", threads=2, memory=memory))
+    small = feed(EncodedFeed, data.train, crop="pad", threads=2, memory=memory)
     small.encode = ImageEncoder(Framing(8))
     relabelled = data.train.subset(range(50))
     relabelled.targets.rows[:] = relabelled.targets.rows[::-1].copy()
-    for other in (small, feed(KeptFeed, relabelled, crop="pad", threads=2, memory=memory)):
+    for other in (small, feed(EncodedFeed, relabelled, crop="pad", threads=2, memory=memory)):
         reads.clear()
         batches(other)
         assert len(reads) == 50
@@ -141,7 +141,7 @@ def test_runs_on_one_opened_set_read_it_once_and_end_alike(folder, tmp_path, rea
 
 
 def test_decoded_set_is_read_once_but_for_what_cannot_be_read(folder, reads):
-    batches(feed(FileFeed, Kept(open_data(str(folder)).train, limit=1e9, threads=2), crop="resized", workers=0))
+    batches(feed(FileFeed, CachedSource(open_data(str(folder)).train, limit=1e9, threads=2), crop="resized", workers=0))
     bad = {index for index in reads if reads.count(index) > 1}
     assert set(reads) == set(range(50))
     assert bad <= {0, 17}  # the first of the first two classes
@@ -149,7 +149,7 @@ def test_decoded_set_is_read_once_but_for_what_cannot_be_read(folder, reads):
 
 def test_what_does_not_fit_is_read_again(folder, reads):
     source = open_data(str(folder)).train
-    kept = Kept(source, limit=10.5 * IMAGE, threads=2)
+    kept = CachedSource(source, limit=10.5 * IMAGE, threads=2)
     kept.ready()
     assert len(kept.images) == 10
     reads.clear()
@@ -164,9 +164,9 @@ def test_kept_images_outlive_their_files(tmp_path):
         folder = png_folder(tmp_path / crop)
         source = open_data(str(folder)).train
         if crop == "pad":
-            reading = feed(KeptFeed, source, crop=crop, threads=1)
+            reading = feed(EncodedFeed, source, crop=crop, threads=1)
         else:
-            reading = feed(FileFeed, Kept(source, limit=1e9, threads=1), crop=crop, workers=0)
+            reading = feed(FileFeed, CachedSource(source, limit=1e9, threads=1), crop=crop, workers=0)
         first = batches(reading, [0])
         shutil.rmtree(folder)
         assert_same(batches(reading, [0]), first)
@@ -174,14 +174,14 @@ def test_kept_images_outlive_their_files(tmp_path):
 
 
 def test_too_many_unreadable_images_stop_before_the_first_step(folder):
-    reading = feed(KeptFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=0.02)
+    reading = feed(EncodedFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=0.02)
     with pytest.raises(TooManyBad, match=r"2 of 50 images.*train/class.*raise data.bad_limit"):
         next(reading.epoch(0))
 
 
 def test_set_that_is_gone_stops_with_a_plain_message(tmp_path):
     folder = png_folder(tmp_path / "pictures")
-    reading = feed(KeptFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=1.0)
+    reading = feed(EncodedFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=1.0)
     shutil.rmtree(folder)
     with pytest.raises(TooManyBad, match=r"^20 images drawn.*does not exist.*Bring it back"):
         next(reading.epoch(0))
@@ -199,11 +199,11 @@ def parts(folder, **more):
     return assemble(config, choice, data, spec, world=Alone(), device=CPU)
 
 
-@pytest.mark.parametrize(("crop", "kind"), [("pad", KeptFeed), ("resized", FileFeed)])
+@pytest.mark.parametrize(("crop", "kind"), [("pad", EncodedFeed), ("resized", FileFeed)])
 def test_set_is_kept_up_to_the_limit_and_the_user_is_told(folder, monkeypatch, crop, kind):
     small = parts(folder, **{"augment.crop": crop, "data.workers": 2})
     assert type(small.feed) is kind
-    assert isinstance(small.feed.source, Kept) == (crop == "resized")
+    assert isinstance(small.feed.source, CachedSource) == (crop == "resized")
     assert "50 images are decoded once and kept in memory" in small.feed.notes[0]
     monkeypatch.setattr(setup, "LIMIT", 1000)
     for resident, kept in [("auto", False), ("never", False), ("always", True)]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.evaluation.classes.attacks import Attack, cross_entropy, fgsm, is_right, look, pgd
+from saccade.evaluation.classes.attacks import Attack, clean_gradient, cross_entropy, fgsm, is_right, pgd
 
 CLEAN = torch.randint(256, (24, 3, 6, 6), generator=torch.Generator().manual_seed(1)) / 255
 
@@ -27,7 +27,7 @@ def labelled(ask) -> Tensor:
 
 
 def attack_all(ask, valid, attack, clean=CLEAN):
-    plain, gradient = look(ask, clean, valid)
+    plain, gradient = clean_gradient(ask, clean, valid)
     once = fgsm(ask, clean, valid, attack, start=plain, gradient=gradient)
     return plain, once, pgd(ask, clean, valid, attack, start=once, rng_keys=list(range(len(clean))))
 
@@ -72,7 +72,7 @@ class Masked(Toy):
 def test_masked_gradient_fools_fgsm_and_is_exposed_by_pgd_with_restarts():
     ask, attack = Masked(), Attack(epsilon=8)
     valid = torch.nn.functional.one_hot(ask(CLEAN).argmax(1), 4).bool()
-    plain, gradient = look(ask, CLEAN, valid)
+    plain, gradient = clean_gradient(ask, CLEAN, valid)
     assert not gradient.any()
     once = fgsm(ask, CLEAN, valid, attack, start=plain, gradient=gradient)
     assert not once.wrong.any()  # as if it could not be attacked
@@ -98,7 +98,7 @@ def test_random_starts_do_not_depend_on_the_rest_of_the_batch():
     valid = labelled(ask)
     attack = Attack(epsilon=4, restarts=3)
     whole = attack_all(ask, valid, attack)[2]
-    start, gradient = look(ask, CLEAN[9:12], valid[9:12])
+    start, gradient = clean_gradient(ask, CLEAN[9:12], valid[9:12])
     start = fgsm(ask, CLEAN[9:12], valid[9:12], attack, start=start, gradient=gradient)
     part = pgd(ask, CLEAN[9:12], valid[9:12], attack, start=start, rng_keys=[9, 10, 11])
     assert torch.equal(part.wrong, whole.wrong[9:12])

@@ -281,12 +281,12 @@ def test_patience_follows_the_direction_of_the_metric(tmp_path, monkeypatch):
     from saccade.training.loop import Loop
 
     held = []
-    monkeypatch.setattr(Loop, "_hold_best", lambda self: held.append(self.best))
+    monkeypatch.setattr(Loop, "_keep_best", lambda self: held.append(self.best))
     loop = Loop.__new__(Loop)
     loop.run, loop.best, loop.stale = Run(tmp_path), None, 0
     loop.primary = metric_specs(None)[0]  # the loss: smaller is better
     for value, stale in ((2.0, 0), (2.5, 1), (1.0, 0), (1.0, 1)):
-        loop._judge(value)
+        loop._update_best(value)
         assert loop.stale == stale
     assert held == [2.0, 1.0]
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from saccade.building.build import build_model, build_task, parse_plugin
-from saccade.data.feed import part_of
+from saccade.data.feed import slice_batch
 from saccade.data.spec import InputSpec
 from saccade.plugins import PLUGINS
 from saccade.runs.weights import save_model
@@ -115,7 +115,7 @@ def test_parts_of_a_batch_learn_what_the_whole_would(plugin, loss, head, teacher
     mean = None if weight is None else weight / len(LABELS)
     parts = []
     for chunk in (slice(0, 2), slice(2, 4)):
-        mine = part_of(batch, chunk)
+        mine = slice_batch(batch, chunk)
         parts.append(task.reweigh(task(mine), mine, mean)["loss"])
     torch.testing.assert_close(torch.stack(parts).mean(), whole)
 
@@ -129,7 +129,7 @@ def test_two_heads_are_reweighed_by_the_one_that_learns_the_labels():
     task = PLUGINS["distill"](model, other, weight=0.3, class_weights=torch.tensor([1.0, 2.0, 9.0])).train()
     batch = {"image": torch.randn(4, 3, 32, 32), "target": LABELS}
     mean = task.weight_of(batch) / len(LABELS)
-    halves = [part_of(batch, chunk) for chunk in (slice(0, 2), slice(2, 4))]
+    halves = [slice_batch(batch, chunk) for chunk in (slice(0, 2), slice(2, 4))]
     parts = [task.reweigh(task(mine), mine, mean)["loss"] for mine in halves]
     torch.testing.assert_close(torch.stack(parts).mean(), task(batch)["loss"])
 

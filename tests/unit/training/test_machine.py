@@ -83,10 +83,12 @@ def test_a_machine_that_becomes_slower_ends_the_run_within_its_time(tmp_path, mo
 
 
 def test_what_went_by_before_it_was_asked_for_belongs_to_its_time_and_so_does_closing():
-    slow = machine.Fitting(240.0, begun=100.0, asked=112.0)  # imports took twelve seconds
+    slow = machine.BudgetFitter(240.0, begun=100.0, asked=112.0)  # imports took twelve seconds
     assert slow.deadline == 100 + 240 - 12
-    assert machine.Fitting(240.0, begun=100.0, asked=101.0).deadline == 100 + 240 - machine.AFTERWARDS
-    assert machine.Fitting(240.0, begun=100.0, asked=190.0).deadline == 100 + 240 - 24  # a slow disk is no slow machine
+    assert machine.BudgetFitter(240.0, begun=100.0, asked=101.0).deadline == 100 + 240 - machine.AFTERWARDS
+    assert (
+        machine.BudgetFitter(240.0, begun=100.0, asked=190.0).deadline == 100 + 240 - 24
+    )  # a slow disk is no slow machine
 
 
 def test_the_command_counts_from_its_start(tmp_path, monkeypatch):
@@ -137,8 +139,8 @@ def asked(monkeypatch):
         monkeypatch.setattr(machine, "measure_pace", probe)
         config = configure(recipe, dict(given))
         choice, data = open_all(config)
-        free = recipe is None and not machine.decides_how_long(dict(given))
-        return seen, machine.Fitting(seconds, free=free).fit(config, choice, data, ALONE, CPU)
+        free = recipe is None and not machine.sets_run_length(dict(given))
+        return seen, machine.BudgetFitter(seconds, free=free).fit(config, choice, data, ALONE, CPU)
 
     return choose
 
@@ -173,9 +175,9 @@ def test_what_was_named_is_left_as_it_is(asked, given, recipe):
 def fitted_to_many(data, given, device, *, recipe=None):
     config = configure(recipe, {"data.path": str(data), **given})
     choice, opened = open_all(config)
-    free = recipe is None and not machine.decides_how_long(given)
+    free = recipe is None and not machine.sets_run_length(given)
     said = []
-    fitting = machine.Fitting(free=free, given={"data.path": str(data), **given}, say=said.append)
+    fitting = machine.BudgetFitter(free=free, given={"data.path": str(data), **given}, say=said.append)
     return fitting.fit(config, choice, opened, ALONE, torch.device(device))[0], said
 
 

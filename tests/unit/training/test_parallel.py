@@ -8,10 +8,10 @@ from saccade.training.parallel import (
     Alone,
     _has_unused_parameters,
     fill,
+    full_state_dict,
     join_world,
     local_device,
     piece_of,
-    whole_state,
 )
 
 
@@ -70,7 +70,7 @@ def test_plain_tensor_is_its_own_only_piece():
 
 def test_state_of_a_plain_module_is_whole_already():
     module = nn.Linear(2, 1)
-    found = whole_state(module)
+    found = full_state_dict(module)
     assert found.keys() == {"weight", "bias"}
     assert torch.equal(found["weight"], module.weight)
     assert not found["weight"].requires_grad

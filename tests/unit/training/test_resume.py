@@ -103,7 +103,7 @@ def test_every_step_and_validation_begins_with_the_same_ways_to_compute(data, tm
 
         return call
 
-    monkeypatch.setattr(Loop, "_step", failing("step", Loop._step))
+    monkeypatch.setattr(Loop, "_forward_backward", failing("step", Loop._forward_backward))
     monkeypatch.setattr(loops, "validate", failing("validation", loops.validate))
     train(str(data), out=tmp_path / "run", settings=settings(schedule__epochs=1), quiet=True)
     assert begun == [("step", True)] * 3 + [("validation", True)]
@@ -156,14 +156,14 @@ def test_run_that_lost_its_states_is_not_trained_over(whole, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_saves_and_stops_and_the_end_is_the_same(data, whole, tmp_path, monkeypatch, number):
-    original = Loop._step
+    original = Loop._forward_backward
 
     def step(self, *args, **options):
         original(self, *args, **options)
         if self.step == 4:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(Loop, "_forward_backward", step)
     handler = signal.getsignal(number)
     with pytest.raises(Interrupted) as stop:
         train(str(data), out=tmp_path / "run", settings=settings(keep__every_steps=1000), quiet=True)
@@ -212,14 +212,14 @@ def test_loss_that_is_no_number_stops_and_the_run_can_go_on(data, whole, tmp_pat
 
 
 def test_weights_that_are_no_numbers_are_never_saved(data, whole, tmp_path, monkeypatch):
-    original = Loop._step
+    original = Loop._forward_backward
 
     def step(self, *args, **options):
         original(self, *args, **options)
         if self.step == 5:
             next(self.task.parameters()).data.view(-1)[0] = float("inf")
 
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(Loop, "_forward_backward", step)
     with pytest.raises(TrainingError, match="a weight is not a finite number at step 6"):
         train(str(data), out=tmp_path / "run", settings=settings(), quiet=True)
     monkeypatch.undo()
@@ -231,7 +231,7 @@ def test_device_out_of_memory_is_said_with_what_to_do(data, tmp_path, monkeypatc
     def step(self, *args, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(Loop, "_forward_backward", step)
     with pytest.raises(TrainingError, match=r"ran out of memory at step 0: CUDA.*optim.accumulate=4"):
         train(str(data), out=tmp_path / "run", settings=settings(), quiet=True)
 

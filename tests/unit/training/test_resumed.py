@@ -146,8 +146,8 @@ def test_another_folder_for_a_run_that_goes_on_is_refused(stopped, tmp_path):
 def test_a_run_that_another_process_trains_is_refused(stopped, data):
     hold = (
         "import sys; from pathlib import Path; from saccade.runs.run import Run\n"
-        "from saccade.training.lifecycle import held_alone; from saccade.training.parallel import Alone\n"
-        "with held_alone(Run(Path(sys.argv[1])), Alone()):\n    print('held', flush=True); sys.stdin.read()\n"
+        "from saccade.training.lifecycle import run_lock; from saccade.training.parallel import Alone\n"
+        "with run_lock(Run(Path(sys.argv[1])), Alone()):\n    print('held', flush=True); sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", hold, str(stopped)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as other:

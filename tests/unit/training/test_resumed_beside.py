@@ -18,7 +18,7 @@ from saccade.runs.weights import save_model
 from saccade.settings import LossConfig, ModelConfig
 from saccade.tasks.auxiliary.label_maps import LabelMaps, save_label_maps
 from saccade.tasks.opening import choose_task
-from saccade.training.identity import beside_of, differences_beside
+from saccade.training.identity import other_differences, other_inputs
 from support.trainings import assert_same_end, png_folder
 
 SOT = {"depth": 1, "embed_dim": 16, "num_heads": 2, "cov_heads": 2, "cov_dim": 4, "token_embed": "linear"}
@@ -90,20 +90,20 @@ def test_label_maps_are_told_apart_by_their_content(tmp_path):
     for number in range(2):
         maps = [("x.png", torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(number)).softmax(0))]
         save_label_maps(tmp_path / str(number), maps, classes=["a", "b"])
-        found.append(beside_of(*task_of([f"token_label:maps={tmp_path / str(number)},mix_token=false"])))
-    assert differences_beside(found[0], found[0]) == []
-    assert differences_beside(found[0], found[1]) == ["the label maps changed"]
+        found.append(other_inputs(*task_of([f"token_label:maps={tmp_path / str(number)},mix_token=false"])))
+    assert other_differences(found[0], found[0]) == []
+    assert other_differences(found[0], found[1]) == ["the label maps changed"]
     assert LabelMaps(tmp_path / "0").fingerprint() == LabelMaps(tmp_path / "0").fingerprint()
 
 
 def test_what_describes_the_answers_is_compared_where_both_say_it(tmp_path):
     spec = InputSpec(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3, extra={"host": {"config": {"act": "relu"}}})
-    before = beside_of(*task_of([], spec))
+    before = other_inputs(*task_of([], spec))
     spec.extra["host"]["config"] |= {"act": "gelu", "of a later version": 1}
-    assert differences_beside(before, beside_of(*task_of([], spec))) == [
+    assert other_differences(before, other_inputs(*task_of([], spec))) == [
         "its inputs and outputs are described otherwise: 'extra.host.config.act'"
     ]
-    assert differences_beside({}, before) == []  # of a state of an earlier version
+    assert other_differences({}, before) == []  # of a state of an earlier version
 
 
 @pytest.mark.parametrize("arm", ["distill:teacher={}", "model.checkpoint={}"])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from saccade.data.kept import KeptFeed
+from saccade.data.kept import EncodedFeed
 from saccade.data.loader import FileFeed, StreamFeed
 from saccade.settings import TrainConfig, overlay
 from saccade.settings.sizes import epochs_for, steps_of_epoch
@@ -49,7 +49,7 @@ def sets(tmp_path_factory):
     }
 
 
-KINDS = {"file": FileFeed, "array": FileFeed, "kept": KeptFeed, "stream": StreamFeed}
+KINDS = {"file": FileFeed, "array": FileFeed, "kept": EncodedFeed, "stream": StreamFeed}
 
 
 def made(values, **more):

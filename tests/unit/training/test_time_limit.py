@@ -348,13 +348,13 @@ def test_a_run_of_few_long_epochs_ends_within_one_and_is_validated_there(
 
 def test_what_goes_by_how_far_a_run_is_follows_the_shortened_schedule(data, tmp_path, monkeypatch):
     seen, strongs = [], []
-    original = Loop._step
+    original = Loop._forward_backward
 
     def step(self, batch, draws, *, strong):
         strongs.append(strong)
         original(self, batch, draws, strong=strong)
 
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(Loop, "_forward_backward", step)
     monkeypatch.setattr("saccade.tasks.task.Task.set_epoch", lambda _, epoch, total: seen.append((epoch, total)))
     _, _, done = train_slowed(tmp_path / "run", data, monkeypatch, **{"augment.off_epochs": 4})
     epochs = done.metrics["epoch"]

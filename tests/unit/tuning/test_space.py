@@ -6,21 +6,21 @@ from saccade.building.build import parse_plugin
 from saccade.settings import AugmentConfig, ConfigError
 from saccade.settings.strength import strength_settings
 from saccade.training.recipes import configure, grid_of
-from saccade.tuning.space import Axis, candidates, own_space, read_grid, settings_of
+from saccade.tuning.space import Axis, candidates, default_axes, read_grid, settings_of
 
 
 def test_own_space_lies_around_the_recipes_numbers_and_leaves_what_the_user_gave():
     config = configure("small", {})
-    names = [axis.name for axis in own_space(config)]
+    names = [axis.name for axis in default_axes(config)]
     assert names == ["optim.lr", "optim.weight_decay", "augment"]
-    rates = own_space(config)[0]
+    rates = default_axes(config)[0]
     assert rates.own in rates.values
     assert min(rates.values) < 3e-4 < 4e-3 < max(rates.values)
-    assert [axis.name for axis in own_space(config, ["optim.lr", "augment.mixup"])] == ["optim.weight_decay"]
+    assert [axis.name for axis in default_axes(config, ["optim.lr", "augment.mixup"])] == ["optim.weight_decay"]
 
 
 def test_a_recipe_without_strong_augmentation_has_no_strength_to_seek():
-    assert [axis.name for axis in own_space(configure("quick", {}))] == ["optim.lr", "optim.weight_decay"]
+    assert [axis.name for axis in default_axes(configure("quick", {}))] == ["optim.lr", "optim.weight_decay"]
     assert strength_settings(AugmentConfig(), 0.5) == {}
 
 

@@ -12,7 +12,7 @@ from ...settings import ConfigError, ModelConfig, TrainConfig, overlay
 from ...settings.families import family_of
 from ...tasks.metric import MetricSpec
 from ...training.parallel import local_device
-from ...training.trial import SEED, Ground, OutOfTime, Trial, prepare_ground
+from ...training.trial import SEED, OutOfTime, Trial, TrialSetup, prepare_ground
 from ...tuning.store import Store
 from ..plan.plan import Note
 from ..plan.snapshot import DataCache
@@ -143,7 +143,7 @@ class Probes:
                 notes.append(Note("undertrained", message, "compare with --tune, or for more epochs", arm=name))
         return notes
 
-    def _run(self, config: TrainConfig, epochs: int) -> tuple[Trial, Ground]:
+    def _run(self, config: TrainConfig, epochs: int) -> tuple[Trial, TrialSetup]:
         if self.until is not None and time.monotonic() > self.until:
             raise OutOfTime
         device = local_device(config.engine.device)
@@ -155,7 +155,7 @@ class Probes:
         return self.store.trial(tried, ground, about, device=device, until=self.until), ground
 
 
-def _better(score: float, than: float, metric: MetricSpec, ground: Ground) -> bool:
+def _better(score: float, than: float, metric: MetricSpec, ground: TrialSetup) -> bool:
     """Whether a score is better by more than the samples it is judged on would give by chance."""
     gain = (score - than) * (1 if metric.larger_is_better else -1)
     if not metric.share:

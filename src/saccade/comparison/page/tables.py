@@ -12,7 +12,7 @@ from ...statistics.difference import Difference
 from ...support.durations import say_duration
 from ...support.wording import count_of
 from ...tuning.report import axis_chart, best_by_value
-from ...tuning.space import say_value
+from ...tuning.space import format_value
 from ..conclude.findings import ClassDifference, Cost, Disagreement, Findings
 from ..plan.tuned import TunedArms, promise
 from .words import NAME, capital
@@ -278,7 +278,7 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
     rows = tuple(
         (
             Name(name),
-            *(f"{say_value(values[axis.name])}{_end(tuned, name, axis.name)}" for axis in tuned.axes),
+            *(f"{format_value(values[axis.name])}{_end(tuned, name, axis.name)}" for axis in tuned.axes),
             "its own" if name in tuned.own else "best on average",
         )
         for name, values in tuned.values.items()

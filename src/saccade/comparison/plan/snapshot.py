@@ -24,7 +24,7 @@ from ...training.engine import describe_kind, repeated_blocks
 from ...training.identity import starts_from
 from ...training.parallel import Alone
 from ...training.resolve import resolve
-from ...training.setup import Parts, assemble, limit_samples
+from ...training.setup import TrainingParts, assemble, limit_samples
 from .arms import changed
 
 EPOCHS = 2  # whose order and draws are looked at
@@ -135,7 +135,7 @@ def count_macs(task: Task, batch: Batch) -> int | None:
         model.train(was_training)
 
 
-def _one_sample(parts: Parts) -> Batch:
+def _one_sample(parts: TrainingParts) -> Batch:
     """Return a blank image, or a sample of another kind as it is validated on."""
     spec = parts.spec
     if find_task(spec.task).reader.reads == "image":

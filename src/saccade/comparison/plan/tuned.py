@@ -15,7 +15,7 @@ from ...training.engine import torch_settings
 from ...training.pace import measure_pace
 from ...training.trial import prepare_ground
 from ...tuning.choice import ALARM, choose
-from ...tuning.halving import Rung, say_rungs
+from ...tuning.halving import Rung, describe_rungs
 from ...tuning.search import Attempt, Subject, edges_of, fit_rungs, run_search
 from ...tuning.space import Axis, candidates, find_axes, settings_of
 from ...tuning.store import Store
@@ -74,7 +74,7 @@ def tune_arms(
         raise ConfigError("tune was given and rate, weight decay and augmentation were, too: nothing is left to try")
     request = {"seconds": seconds}
     known = store.begin(request, overwrite=True)
-    until = time.monotonic() if again else until - store.spent()
+    until = time.monotonic() if again else until - store.seconds_used()
     if known:
         rungs = [Rung(*one) for one in known["rungs"]]
     else:
@@ -82,7 +82,7 @@ def tune_arms(
         store.decide(request, rungs=[[rung.count, rung.epochs] for rung in rungs])
     say(
         f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on the training set only; candidates: "
-        f"{say_rungs(rungs)}"
+        f"{describe_rungs(rungs)}"
     )
     chosen = candidates(axes, rungs[0].count)
     attempts = run_search(subjects, chosen, rungs, store, device=device, until=until, say=say)

@@ -1,1 +1,1 @@
-"""What evaluating a model that answers with one class adds: labels, calibration, classes, attacks."""
+"""Evaluation of classifiers: labels, calibration, per-class accuracy, attacks."""

@@ -1,9 +1,8 @@
-"""FGSM and PGD within an L-infinity ball, each image's worst case kept.
+"""FGSM and PGD within an L-infinity ball; the worst point of each image counts.
 
-An attack's outcome is the worst point found for each image: a wrong answer counts for more than any loss, and among
-equals the higher loss. The clean image is among FGSM's points, and FGSM's among PGD's, so that for every image
-PGD's answer is right only if FGSM's is, and that only if the clean one is. What PGD found within a smaller epsilon is
-among its points for a larger one.
+A point with a wrong prediction is worse than any with a correct one; among equals, the higher loss is worse. FGSM's
+points include the clean image, and PGD's include FGSM's and those of smaller epsilons, so that accuracy never increases
+from clean to FGSM to PGD, or with epsilon.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,18 +15,18 @@ from ...data.draws import generator
 
 Ask = Callable[[Tensor], Tensor]  # images from 0 to 1, B, C, H, W -> logits, B, K
 START = 0x5A17
-ZERO = "attack.zero_gradient"  # share of images at which the loss has none
+ZERO = "attack.zero_gradient"  # share of images with zero gradient
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How images are attacked."""
+    """Parameters of an attack."""
 
-    epsilon: float = 1.0  # the most a value may change, in 255ths
-    steps: int = 10  # of PGD from each start
-    step: float = 0.25  # how far a step goes, as a share of epsilon
-    # starts of PGD: the worst point so far, then random ones; the first follows the cross-entropy, the next the margin
-    # to the nearest wrong class, and so on in turn
+    epsilon: float = 1.0  # largest change of a value, in 1/255
+    steps: int = 10  # PGD steps from each start
+    step: float = 0.25  # step size, relative to epsilon
+    # PGD starts: the worst point so far, then random ones; they alternate between the cross-entropy and the margin to
+    # the nearest wrong class
     restarts: int = 2
 
     def __post_init__(self) -> None:
@@ -41,20 +40,20 @@ class Attack:
 
     @property
     def reach(self) -> float:
-        """The most a value may change, from 0 to 1."""
+        """Largest change of a value, from 0 to 1."""
         return self.epsilon / 255
 
 
 @dataclass
 class Worst:
-    """The worst points found so far for a batch."""
+    """The worst points found so far for each image of a batch."""
 
     images: Tensor  # from 0 to 1, B, C, H, W
-    wrong: Tensor  # whether the answer there is wrong, B
-    loss: Tensor  # the cross-entropy there, B
+    wrong: Tensor  # whether the prediction there is wrong, B
+    loss: Tensor  # cross-entropy there, B
 
     def offer(self, places: Tensor, images: Tensor, logits: Tensor, valid: Tensor) -> None:
-        """Take points where they are worse; `places` are those of `images` in the batch."""
+        """Update with points that are worse; `places` are the images' indices in the batch."""
         wrong, loss = ~is_right(logits, valid), cross_entropy(logits, valid)
         worse = (wrong & ~self.wrong[places]) | ((wrong == self.wrong[places]) & (loss > self.loss[places]))
         taken = places[worse]
@@ -62,11 +61,11 @@ class Worst:
         self.wrong[taken], self.loss[taken] = wrong[worse], loss[worse]
 
     def copy(self) -> "Worst":
-        """Return one that can be changed by itself."""
+        """Return an independent copy."""
         return Worst(self.images.clone(), self.wrong.clone(), self.loss.clone())
 
     def join(self, other: "Worst") -> "Worst":
-        """Return the worse of two for each image."""
+        """Return the worse point of two for each image."""
         worse = (other.wrong & ~self.wrong) | ((other.wrong == self.wrong) & (other.loss > self.loss))
         images = torch.where(worse[:, None, None, None], other.images, self.images)
         return Worst(images, self.wrong | other.wrong, torch.where(worse, other.loss, self.loss))
@@ -84,14 +83,14 @@ def attack_batch(
     """Attack a batch in full precision.
 
     Args:
-        ask: the model, which must be differentiable.
+        ask: the differentiable model.
         images: uint8 B, C, H, W.
         valid: the right classes, B, K bool.
-        right: which clean answers are right, B bool; the others stay wrong.
-        rng_keys: one an image, which random starts are functions of.
+        right: whether clean predictions are right, B bool; the others are not attacked.
+        rng_keys: the images' random keys, for random starts.
 
     Returns:
-        Which answers are right under `fgsm.E` and `pgd.E` for each epsilon, and which right ones have no gradient.
+        Whether predictions are right under `fgsm.E` and `pgd.E` for each epsilon, and which images have zero gradient.
     """
 
     kept = right.nonzero()[:, 0]
@@ -101,7 +100,7 @@ def attack_batch(
     if not len(kept):
         return found
     clean, valid = images.to(right.device)[kept].float() / 255, valid[kept]
-    plain, gradient = look(ask, clean, valid)
+    plain, gradient = clean_gradient(ask, clean, valid)
     found[ZERO][kept] = gradient.flatten(1).abs().amax(1) == 0
     worst = plain
     for attack in sorted(attacks, key=lambda attack: attack.epsilon):
@@ -113,8 +112,8 @@ def attack_batch(
     return found
 
 
-def look(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
-    """Return the clean images as the worst so far, and the gradient of their loss, which is zero where it is hidden.
+def clean_gradient(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
+    """Return the clean images as worst points, and the gradient of their loss.
 
     Args:
         clean: images from 0 to 1, B, C, H, W.
@@ -125,16 +124,16 @@ def look(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
 
 
 def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, start: Worst, gradient: Tensor) -> Worst:
-    """Move every value by epsilon along the sign of the loss' gradient, once.
+    """FGSM: one step of size epsilon along the sign of the loss' gradient.
 
     Args:
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        start: the worst so far, as `look` returned it.
-        gradient: at the clean images.
+        start: worst points of `clean_gradient`.
+        gradient: gradient at the clean images.
     """
     worst = start.copy()
-    left = (~worst.wrong).nonzero()[:, 0]  # an answer that is wrong already stays wrong
+    left = (~worst.wrong).nonzero()[:, 0]  # images with wrong predictions are done
     if len(left):
         moved = (clean[left] + attack.reach * gradient[left].sign()).clamp(0, 1)
         with torch.no_grad():
@@ -143,13 +142,13 @@ def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, start: Worst
 
 
 def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, start: Worst, rng_keys: Sequence[int]) -> Worst:
-    """Take many small steps along the sign of the gradient from several starts; stop where an answer is wrong.
+    """PGD: small steps along the sign of the gradient from several starts, until the prediction is wrong.
 
     Args:
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        start: the worst so far, FGSM's point included.
-        rng_keys: one an image, which its random starts are functions of.
+        start: worst points so far, including FGSM's.
+        rng_keys: the images' random keys, for random starts.
     """
     worst, first = start.copy(), start.images.clone()
     for restart in range(attack.restarts):
@@ -177,25 +176,25 @@ def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, start: Worst,
 
 
 def is_right(logits: Tensor, valid: Tensor) -> Tensor:
-    """Tell which answers are right, B bool; one that is no number is wrong."""
+    """Return whether predictions are right, B bool; NaN counts as wrong."""
     best = valid.gather(1, logits.argmax(1, keepdim=True))[:, 0]
     return best & logits.isfinite().all(1)
 
 
 def cross_entropy(logits: Tensor, valid: Tensor) -> Tensor:
-    """Return minus the logarithm of the share of the right classes, B."""
+    """Return minus the log probability of the right classes, B."""
     inside = logits.masked_fill(~valid, -torch.inf).logsumexp(1)
     return logits.logsumexp(1) - inside
 
 
 def margin(logits: Tensor, valid: Tensor) -> Tensor:
-    """Return how far the best wrong class is above the best right one, B; it has a gradient where shares saturate."""
+    """Return the margin of the best wrong class over the best right one, B, whose gradient does not saturate."""
     wrong = logits.masked_fill(valid, -torch.inf).amax(1)
     return wrong - logits.masked_fill(~valid, -torch.inf).amax(1)
 
 
 def _gradient(ask: Ask, at: Tensor, valid: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the logits and the loss' gradient at images; one that is no number counts as none."""
+    """Return logits and the loss' gradient at images; NaN is replaced by zero."""
     with torch.enable_grad():
         leaf = at.detach().requires_grad_()
         logits = ask(leaf)
@@ -208,7 +207,7 @@ def _gradient(ask: Ask, at: Tensor, valid: Tensor, loss: Callable[[Tensor, Tenso
 
 
 def _random_start(clean: Tensor, attack: Attack, rng_keys: Sequence[int], restart: int) -> Tensor:
-    """Return points drawn evenly from the ball, each image's by its own rng_key."""
+    """Return points drawn uniformly from the ball by each image's random key."""
     draws = [
         torch.rand(clean.shape[1:], generator=generator(rng_key, START, restart, round(1000 * attack.epsilon)))
         for rng_key in rng_keys

@@ -1,4 +1,4 @@
-"""What a classifier's answers come to: accuracy, calibration, and what attacks make of it."""
+"""Metrics of classifiers: accuracy, calibration, accuracy under attack."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -29,20 +29,20 @@ TITLES = {
     "ece": "calibration error (ECE)",
     mean_name("top1"): "mean corruption accuracy",
 }
-PLAIN = ("nll", "brier", "mcc")  # not shares of anything
-LOWER = ("nll", "brier", "ece")  # better when lower
+PLAIN = ("nll", "brier", "mcc")  # not percentages
+LOWER = ("nll", "brier", "ece")  # lower is better
 
 
 class ClassMetric(MetricSpec):
-    """A number that a classifier is judged by, told with three digits."""
+    """A metric of classifiers, shown with three digits."""
 
     def show(self, value: float) -> str:
-        """Return a value for people."""
+        """Format a value."""
         return f"{value:.1%}" if self.share else f"{value:.3f}"
 
 
 class ClassJudge(Judge):
-    """Measures one classifier."""
+    """Evaluates one classifier."""
 
     evenly = "evenly by class"
     attackable = True
@@ -57,7 +57,7 @@ class ClassJudge(Judge):
 
     @classmethod
     def check(cls, models: Sequence[EvaluatedModel], options: ClassOptions) -> None:  # noqa: ARG003
-        """Refuse runs that answer with other classes than the first; their order is nobody's matter."""
+        """Refuse models with other classes than the first one's; their order does not matter."""
         first = models[0]
         for other in models[1:]:
             ours, theirs = first.spec.outputs, other.spec.outputs
@@ -75,23 +75,23 @@ class ClassJudge(Judge):
 
     @classmethod
     def answerable(cls, source: Source, options: ClassOptions) -> np.ndarray:
-        """Return the places of the images that have a label."""
+        """Return the indices of labelled images."""
         return labelled_places(source, options.labels)
 
     @classmethod
     def align(cls, samples: EvaluatedSet, models: Sequence[EvaluatedModel]) -> EvaluatedSet:  # noqa: ARG003
-        """Return the images as they are: each model has its own truth."""
+        """Return the images unchanged: labels are mapped for each model."""
         return samples
 
     @classmethod
     def prepare(cls, models: Sequence[EvaluatedModel], samples: EvaluatedSet, options: ClassOptions) -> list[Self]:
-        """Return one for each model, with the right answers in its own classes."""
+        """Return a judge for each model, with labels mapped to its classes."""
         given: dict[str, Any] = {"places": samples.places, "labels": options.labels, "subset": options.subset}
         truths = [read_truth(samples.source, model.spec.outputs, whose=model.name, **given) for model in models]
         return [cls(model, truth, options.attacks) for model, truth in zip(models, truths, strict=True)]
 
     def ask(self, images: Tensor) -> Tensor:
-        """Return the logits of the classes that can be answered, B, K."""
+        """Return the logits of the selected classes, B, K."""
         logits = self.model.ask(images)
         if logits.ndim != 2 or logits.shape[1] != len(self.model.spec.outputs):
             raise EvaluationError(
@@ -101,7 +101,7 @@ class ClassJudge(Judge):
         return logits[:, self.columns]
 
     def take(self, key: str, batch: Batch, images: Tensor | None) -> None:
-        """Ask about images under a condition; of the clean ones all logits are kept."""
+        """Run the model on images under a condition; all logits of clean images are kept."""
         assert images is not None
         with torch.no_grad():
             logits = self.ask(images).cpu()
@@ -112,7 +112,7 @@ class ClassJudge(Judge):
         self._note(key, place, is_right(logits, torch.from_numpy(self.truth.valid[place])))
 
     def attack(self, batch: Batch, rng_keys: Sequence[int]) -> None:
-        """Attack images by the model's own gradients."""
+        """Attack images with the model's gradients."""
         place, device = batch["place"].numpy(), self.model.loaded.device
         outcome = attack_batch(
             self.ask,
@@ -126,19 +126,19 @@ class ClassJudge(Judge):
             self._note(key, place, values)
 
     def passes_back(self) -> float:
-        """Return how many passes forward and back attacks may take: only what is answered rightly is attacked."""
+        """Return the most forward and backward passes of the attacks, which only use correctly classified images."""
         right = self.scores[CLEAN][np.concatenate(self.places)].mean()
         return float(right) * sum(attack.steps * attack.restarts for attack in self.attacks)
 
     def _note(self, key: str, place: np.ndarray, values: Tensor) -> None:
-        """Keep one number an image, at its place."""
+        """Store one number for each image."""
         self.scores.setdefault(key, np.zeros(len(self.truth.valid)))[place] = values.cpu().numpy()
 
     def _answers(self) -> Answers:
         return read_answers(torch.cat(self.logits).numpy(), self.truth.valid[np.concatenate(self.places)])
 
     def specs(self) -> dict[str, MetricSpec]:
-        """Return the numbers of clean and corrupted images, then those of attacks."""
+        """Return the metrics of clean and corrupted images, then those of attacks."""
         titles = TITLES | {key: _attack_title(key) for key in self.scores if key.startswith(("fgsm.", "pgd."))}
         return {
             name: ClassMetric(name, words, larger_is_better=name not in LOWER, share=name not in PLAIN)
@@ -146,7 +146,7 @@ class ClassJudge(Judge):
         }
 
     def numbers(self, *, seed: int, resamples: int) -> dict[str, Resampled]:
-        """Return every number, over all images and over resamples of them."""
+        """Return every metric, over all images and over resamples."""
         answers, places = self._answers(), np.concatenate(self.places)
         conditions = {key: values[places] for key, values in self.scores.items() if key != CLEAN}
         columns = image_scores(answers) | conditions
@@ -163,12 +163,12 @@ class ClassJudge(Judge):
         return {name: found[name] for name in dict.fromkeys([*TITLES, *found]) if name in found}
 
     def details(self) -> dict[str, Any]:
-        """Return the classes' scores and the answers by confidence."""
+        """Return per-class scores and the reliability bins."""
         answers = self._answers()
         return {"classes": by_class(answers, list(self.truth.classes)), "reliability": reliability(answers)}
 
     def notes(self) -> list[str]:
-        """Return how labels were read, and whether the model hides its gradient, which makes FGSM look harmless."""
+        """Return notes on label mapping and on vanishing gradients, which make FGSM ineffective."""
         found = list(self.truth.notes)
         if ZERO in self.scores and (hidden := self.scores[ZERO][np.concatenate(self.places)].mean()) > 0.01:
             found.append(

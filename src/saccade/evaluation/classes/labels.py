@@ -1,8 +1,8 @@
-"""Which classes of a model are right for an image: by name, by ImageNet's ids and numbers, or by a user's file.
+"""Map labels to a model's classes: by name, by ImageNet ids and numbers, or by a user's file.
 
-ImageNet-A: folders named by WordNet ids, and a list of the 200 classes that the logits are cut to. ImageNet-V2: folders
-named by class numbers, in which "10" comes before "2" where text is sorted. ReaL: a JSON list with the right classes of
-every validation image.
+ImageNet-A: folders named by WordNet ids, and a list of the 200 classes that logits are restricted to. ImageNet-V2:
+folders named by class numbers, which must not be sorted as text. ReaL: a JSON list with the right classes of every
+validation image.
 """
 
 import json
@@ -22,16 +22,16 @@ IMAGENET = 1000
 
 
 class LabelError(ValueError):
-    """Images whose labels do not fit a model's classes, or a file that says nothing usable about them."""
+    """Labels that do not match a model's classes, or an unusable file of labels."""
 
 
 @dataclass(frozen=True)
 class LabelFile:
-    """What a user's file says about labels: one of the two.
+    """A user's file of labels: one of the two attributes is set.
 
     Args:
-        lists: the right classes of each ImageNet validation image (ReaL); empty where nobody agreed.
-        names: from the name of a class of the images to the name or number of a class of the model.
+        lists: the right classes of each ImageNet validation image (ReaL); empty without consensus.
+        names: maps class names of the dataset to class names or numbers of the model.
     """
 
     path: Path
@@ -41,12 +41,12 @@ class LabelFile:
 
 @dataclass(frozen=True)
 class Truth:
-    """The right answers for one model."""
+    """The right classes of images, for one model."""
 
-    classes: tuple[str, ...]  # names of the classes that can be answered
-    columns: np.ndarray  # which of the model's logits they are
-    valid: np.ndarray  # the right ones of each image, N, len(classes) bool
-    notes: tuple[str, ...] = ()  # how the labels were read, where it is not by name
+    classes: tuple[str, ...]  # names of the selected classes
+    columns: np.ndarray  # their indices in the model's logits
+    valid: np.ndarray  # right classes of each image, N, len(classes) bool
+    notes: tuple[str, ...] = ()  # how labels were mapped, if not by name
 
 
 def read_truth(
@@ -58,13 +58,13 @@ def read_truth(
     subset: Sequence[str] | None = None,
     whose: str = "the run",
 ) -> Truth:
-    """Return which answers are right for images.
+    """Return the right classes of images.
 
     Args:
-        classes: of the model, in the order of its logits.
-        places: the images asked about; all that `labelled_places` names if not given.
-        labels: a user's file, as `read_labels` returned it.
-        subset: classes the answer is chosen from, as `read_subset` returned them; all if not given.
+        classes: the model's classes, in the order of its logits.
+        places: indices of the images; default: `labelled_places`.
+        labels: a user's file, as returned by `read_labels`.
+        subset: classes to choose from, as returned by `read_subset`; default: all.
     """
     notes: list[str] = []
     places = labelled_places(source, labels) if places is None else places
@@ -96,10 +96,10 @@ def read_truth(
 def match_classes(
     names: Sequence[str], classes: tuple[str, ...], *, whose: str = "the run"
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return which of a model's classes names stand for, and how they were read where it is not by name.
+    """Map names to a model's classes; return the indices, and how they were mapped if not by name.
 
     Args:
-        names: the model's own names; for a model of ImageNet's classes also WordNet ids or numbers from 0.
+        names: class names of the model; for ImageNet classes also WordNet ids or numbers from 0.
     """
     by_name = {name: index for index, name in enumerate(classes)}
     if all(name in by_name for name in names):
@@ -119,7 +119,7 @@ def match_classes(
 
 
 def is_imagenet(classes: tuple[str, ...]) -> bool:
-    """Tell whether classes are ImageNet's thousand, by their ids or by timm's descriptions, in the usual order."""
+    """Whether classes are ImageNet-1k's in the usual order, as WordNet ids or timm's descriptions."""
     if len(classes) != IMAGENET:
         return False
     from timm.data import ImageNetInfo
@@ -132,7 +132,7 @@ def is_imagenet(classes: tuple[str, ...]) -> bool:
 
 
 def read_labels(path: str | Path) -> LabelFile:
-    """Read a JSON file: ReaL's list of lists of class numbers, or an object of class names."""
+    """Read a JSON file: ReaL's list of lists of class numbers, or a mapping of class names."""
     file = Path(path).expanduser()
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -151,7 +151,7 @@ def read_labels(path: str | Path) -> LabelFile:
 
 
 def read_subset(path: str | Path) -> list[str]:
-    """Read a text file of classes, one a line: names, WordNet ids or numbers; what follows an id or a # is left out."""
+    """Read a text file with a class a line: name, WordNet id or number; text after an id or a # is ignored."""
     file = Path(path).expanduser()
     try:
         lines = [line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
@@ -168,7 +168,7 @@ def read_subset(path: str | Path) -> list[str]:
 
 
 def labelled_places(source: Source, labels: LabelFile | None) -> np.ndarray:
-    """Return the places of the images that have a right answer: all, but for those ReaL's labellers gave none."""
+    """Return the indices of labelled images: all, except those without consensus in ReaL."""
     if labels is None or labels.lists is None:
         return np.arange(len(source))
     places = np.flatnonzero([bool(labels.lists[number]) for number in _numbers(source, labels)])
@@ -180,7 +180,7 @@ def labelled_places(source: Source, labels: LabelFile | None) -> np.ndarray:
 def _match_used(
     source: Source, classes: tuple[str, ...], labels: LabelFile | None, whose: str
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the model's class of each of the source's classes, -1 for those without images."""
+    """Return the model's class for each class of the source; -1 for classes without images."""
     used = np.flatnonzero(source.counts())
     names = [source.classes[index] for index in used]
     notes = []
@@ -213,7 +213,7 @@ def _listed(source: Source, places: np.ndarray, labels: LabelFile, classes: int,
 
 
 def _numbers(source: Source, labels: LabelFile) -> list[int]:
-    """Return each image's place in ReaL's list: by the number in its file's name, else in the order of file names."""
+    """Return each image's index in ReaL's list: the number in its file name, else its position by file name."""
     assert labels.lists is not None
     names = [PurePosixPath(source.name(place)).name for place in range(len(source))]
     matches = [VALIDATION.search(name) for name in names]

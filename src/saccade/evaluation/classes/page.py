@@ -1,4 +1,4 @@
-"""What an evaluation's page says of classifiers: right answers, calibration, classes, attacks."""
+"""Sections of an evaluation's page for classifiers: accuracy, calibration, classes, attacks."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ ABOUT = (
 
 
 def class_sentence(result: Findings) -> str:
-    """Return how often the first run is right, and how the others differ."""
+    """Return a sentence on the first run's accuracy and the differences of others."""
     first, mean = result.run(), mean_name(result.primary.name)
     top = first.metrics[result.primary.name]
     text = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the images ({top.low:.1%} to {top.high:.1%})"
@@ -35,7 +35,7 @@ def class_sentence(result: Findings) -> str:
 
 
 def calibration_section(result: Findings) -> Section | None:
-    """Return how far confidence can be trusted; None where there is none."""
+    """Return the section on calibration, if there is data for it."""
     if not result.run().reliability:
         return None
     chart = reliability_chart(
@@ -52,7 +52,7 @@ def calibration_section(result: Findings) -> Section | None:
 
 
 def class_section(result: Findings) -> Section | None:
-    """Return the accuracy of every class; None where there are none."""
+    """Return the section on per-class accuracy, if there is data for it."""
     first = result.run()
     seen = sorted((s for s in first.classes if s.samples), key=lambda s: (s.share, s.name))
     if not seen:
@@ -79,7 +79,7 @@ def class_section(result: Findings) -> Section | None:
 
 
 def _class_bars(seen: Sequence[Score]) -> Html:
-    """Return the accuracy of every class of one run as bars, the worst first, those beyond a few folded."""
+    """Return bars of one run's per-class accuracy, worst first; all but a few are folded."""
     title = "Accuracy by class with Wilson's 95% interval, the worst first"
     shown = class_chart(seen[:WORST], title=title, remark_label="Remark")
     if len(seen) <= WORST:
@@ -89,7 +89,7 @@ def _class_bars(seen: Sequence[Score]) -> Html:
 
 
 def attack_section(result: Findings) -> Section | None:
-    """Return the accuracy under attack; None if there was none."""
+    """Return the section on accuracy under attack, if there was one."""
     attack = result.settings["attack"]
     if not attack:
         return None
