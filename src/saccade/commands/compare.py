@@ -45,7 +45,11 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=int, default=1, metavar="N", help="with --folds: repetitions with different splits"
     )
-    parser.add_argument("--seeds", default="5", metavar="N|LIST", help="number of seeds, or a list of them, e.g. 0,1,7")
+    parser.add_argument(
+        "--seeds",
+        metavar="N|LIST",
+        help="number of seeds, or a list of them, e.g. 0,1,7 (default: 5; with --time as many as fit, 3 to 10)",
+    )
     parser.add_argument("--columns", metavar=COLUMNS_AS, help=COLUMNS)
     parser.add_argument("--task", help=TASK)
     parser.add_argument(
@@ -62,7 +66,8 @@ def flags(parser: ArgumentParser) -> None:
         "--budget",
         dest="budget",
         metavar="TIME",
-        help="time budget for the whole comparison, e.g. 30m; seeds and epochs are reduced to fit (default: none)",
+        help="time budget for the whole comparison, e.g. 30m; epochs are reduced to fit, and model, image size and "
+        "number of seeds are chosen unless given (default: none)",
     )
     parser.add_argument(
         "--tune",
@@ -114,13 +119,8 @@ def run(args: Args) -> int:
         from ..training.loop import Interrupted
 
     given: dict[str, Any] = {name: args[name] for name in Request.__dataclass_fields__ if name in args}
-    try:
-        numbers = [int(part) for part in str(args.seeds).split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds {args.seeds} was given; give a number of seeds, or a list such as 0,1,7") from None
-    if len(numbers) == 1 and "," not in str(args.seeds):
-        require_number("--seeds", numbers[0], 1, 10_000)
-    given["seeds"] = numbers[0] if len(numbers) == 1 and "," not in str(args.seeds) else numbers
+    if args.seeds is not None:
+        given["seeds"] = _read_seeds(args.seeds)
     require_number("--parallel", args.parallel, 1, 1024)
     given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
     if args.plan and args.json:
@@ -136,3 +136,18 @@ def run(args: Args) -> int:
         return 128 + stop.number
     print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return int(any(arm.status != "finished" for arm in result.arms))
+
+
+def _read_seeds(text: str) -> int | list[int]:
+    """Return how many seeds, or which."""
+    from ..settings import ConfigError
+    from ..settings.values import require_number
+
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {text} was given; give a number of seeds, or a list such as 0,1,7") from None
+    if "," in text:
+        return numbers
+    require_number("--seeds", numbers[0], 1, 10_000)
+    return numbers[0]

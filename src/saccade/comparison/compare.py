@@ -38,7 +38,7 @@ def compare(
     data: str | None = None,
     *,
     arms: Sequence[str],
-    seeds: int | Sequence[int] = 5,
+    seeds: int | Sequence[int] | None = None,
     columns: str | Mapping[str, str] | None = None,
     task: str | None = None,
     model: str | None = None,
@@ -76,7 +76,7 @@ def compare(
     Args:
         data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
         arms: "base", plug-ins and settings: "broadcast", "drloc:weight=0.3+lr=0.003", "name:=model=glnet_stl".
-        seeds: how many, or which.
+        seeds: how many, or which; 5 if not given, with a budget as many as it is enough for.
         columns: of a list, which are read as what, as for `train`.
         task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
             layout says if not given.
@@ -94,7 +94,8 @@ def compare(
             given.
         larger_is_better: needed for numbers that the task does not describe.
         margin: a difference too small to matter, for the verdict "no difference".
-        budget: time that all of it may take, such as "30m": seeds and epochs are reduced to fit.
+        budget: time that all of it may take, such as "30m": epochs are reduced to fit; model, image size and seeds are
+            chosen where none is named.
         since: when that time began, on the monotonic clock; now if not given.
         tune: time for each arm, such as "5m", in which its rate, weight decay and strength of augmentation are sought
             on a part of the training samples before the comparison.

@@ -1,6 +1,6 @@
 """Fit a run to the machine and a time budget: epochs, and by default also model and image size."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -14,12 +14,13 @@ from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, TimeFacts
 from ..settings.fitting import TIMED
 from ..settings.recipes import read_recipe
+from ..settings.sizes import side_for
 from ..support.durations import BudgetError, say_duration
 from ..support.spawning import cores
 from ..support.wording import count_of
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
-from .defaults import CIFAR, is_like_cifar
+from .defaults import CIFAR, SMALLEST, is_like_cifar, typical_side
 from .pace import Pace, measure_pace
 from .parallel import World
 from .recipes import configure
@@ -91,39 +92,31 @@ class BudgetFitter:
         asked, seconds = config, self.seconds or USUAL
         if world.is_main:
             self.say("timing a few steps to estimate the duration of the run ...")
-        candidates = list(_smaller(config, choice, data)) if free else [config]
-        reached: list[int] = []  # epochs reached by the candidates so far
-        while candidates:
-            candidate = candidates.pop(0)
+
+        def try_one(candidate: TrainConfig) -> Tried:
             pace = world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0]
             pace = replace(pace, step=MARGIN * pace.step, validation=MARGIN * pace.validation)
             spent = monotonic() - self.begun if self.seconds is not None else 0.0
             steps = candidate.schedule.steps
             most = candidate.schedule.epochs if steps is None else -(-steps // pace.steps)
-            epochs = world.gather(pace.most_epochs(seconds - self.afterwards - spent, most))[0]
-            config = candidate
-            reached.append(epochs)
-            if epochs >= min(ENOUGH, most):
-                break
-            if world.gather(monotonic() - self.begun > TIMING * seconds)[0]:
-                candidates = candidates[-1:]  # there is only time to try the fastest
+            fitting = world.gather(pace.most_epochs(seconds - self.afterwards - spent, most))[0]
+            return Tried(candidate, pace, fitting, most)
+
+        def is_late() -> bool:
+            return bool(world.gather(monotonic() - self.begun > TIMING * seconds)[0])
+
+        tried = try_smaller(smaller_settings(config, choice, data) if free else [config], try_one, is_late)
+        pace, epochs, most = tried[-1].pace, tried[-1].epochs, tried[-1].most
         self.timed.append(pace)
         if self.seconds is None:
             epochs = max(epochs, min(FEWEST, most))
         if epochs < 1:
             raise BudgetError(
-                f"time={say_duration(seconds)} was given, but timing a few steps took {say_duration(spent)} and one "
-                f"epoch takes about {say_duration(pace.seconds(1))}; "
+                f"time={say_duration(seconds)} was given, but timing a few steps took "
+                f"{say_duration(monotonic() - self.begun)} and one epoch takes about {say_duration(pace.seconds(1))}; "
                 "give more time, a smaller model or --img-size, or fewer images (--set data.train_limit=N)"
             )
-        facts = TimeFacts(
-            limit=say_duration(seconds),
-            epochs=epochs,
-            pace=_took(pace, epochs),
-            options=config.model.options if config.model.options != asked.model.options else None,
-            img_size=config.data.img_size if config.data.img_size != asked.data.img_size else None,
-            slow=f"{count_of(reached[0], 'epoch')} of it fit into {say_duration(seconds)}, fewer than {ENOUGH}",
-        )
+        facts = time_facts(tried, seconds, epochs=epochs, took=_took(pace, epochs))
         config = decide(asked, Facts(time=facts), TIMED, record=record)
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
         return config, [_said(asked, config, pace, most, to=to)]
@@ -134,7 +127,58 @@ class BudgetFitter:
         return usual and is_like_cifar(data.train, config.data.train_limit)
 
 
-def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:
+@dataclass(frozen=True)
+class Tried:
+    """Settings that were timed."""
+
+    config: TrainConfig  # what was timed
+    pace: Pace  # how long runs take
+    epochs: int  # that fit
+    most: int  # that were asked for
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many epochs fit that nothing smaller is needed."""
+        return self.epochs >= min(ENOUGH, self.most)
+
+
+def try_smaller(
+    candidates: Iterable[TrainConfig], try_one: Callable[[TrainConfig], Tried], is_late: Callable[[], bool]
+) -> list[Tried]:
+    """Time settings, of which each takes less time than the one before, until enough epochs fit; the last is taken.
+
+    Args:
+        is_late: whether there is only time to try the fastest of those that are left.
+    """
+    left, tried = list(candidates), list[Tried]()
+    while left:
+        tried.append(try_one(left.pop(0)))
+        if tried[-1].enough:
+            break
+        left = left[-1:] if is_late() else left
+    return tried
+
+
+def time_facts(tried: Sequence[Tried], seconds: float, *, epochs: int, took: str) -> TimeFacts:
+    """Return the facts by which settings are fitted to a time.
+
+    Args:
+        tried: the settings that were asked for, and smaller ones up to those that are taken.
+        epochs: that fit.
+        took: how long these take, in words.
+    """
+    asked, taken = tried[0].config, tried[-1].config
+    return TimeFacts(
+        limit=say_duration(seconds),
+        epochs=epochs,
+        pace=took,
+        options=taken.model.options if taken.model.options != asked.model.options else None,
+        img_size=taken.data.img_size if taken.data.img_size != asked.data.img_size else None,
+        slow=f"{count_of(tried[0].epochs, 'epoch')} of it fit into {say_duration(seconds)}, fewer than {ENOUGH}",
+    )
+
+
+def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:
     """Yield settings in order of decreasing time: as given, with the model of `quick`, and at smaller sizes."""
     yield config
     if choice.kind.recipe != Task.recipe or choice.kind.reader.reads != "image":
@@ -143,24 +187,30 @@ def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[Tr
     yield config
     array = None if isinstance(data.train, Stream) else data.train.array()
     if array is None:
-        for side in SIDES:
+        usual = side_for(typical_side(data.train), SMALLEST)
+        for side in (side for side in SIDES if side < usual):
             yield overlay(config, {"data.img_size": side})
 
 
 def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to: str) -> str:
     """Return a note on what was chosen and how long it takes."""
-    chosen = []
-    if config.model.options != asked.model.options:
-        chosen.append(f"the smaller {config.model.name} of the recipe quick")
-    if config.data.img_size != asked.data.img_size:
-        chosen.append(f"input resolution {config.data.img_size}")
-    epochs = config.schedule.epochs
+    chosen, epochs = say_smaller(asked, config), config.schedule.epochs
     if epochs != most:
         chosen.append(f"{count_of(epochs, 'epoch')} instead of {most}")
     took = _took(pace, epochs)
     if not chosen:
         return f"{count_of(epochs, 'epoch')}, {took}"
     return f"fitted to {to}{', '.join(chosen)}, {took}; override with --time, --epochs, --model or --img-size"
+
+
+def say_smaller(asked: TrainConfig, config: TrainConfig) -> list[str]:
+    """Return in words what is smaller than was asked for."""
+    chosen = []
+    if config.model.options != asked.model.options:
+        chosen.append(f"the smaller {config.model.name} of the recipe quick")
+    if config.data.img_size != asked.data.img_size:
+        chosen.append(f"input resolution {config.data.img_size}")
+    return chosen
 
 
 def _took(pace: Pace, epochs: int) -> str:

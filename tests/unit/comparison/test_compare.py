@@ -324,7 +324,7 @@ def test_a_budget_that_was_fitted_stays_when_called_again(samples, tmp_path, mon
     budget = 2 * 3 * (1 + 2 * 0.3 + 3) + 0.1
     given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=4, epochs=4, budget=budget)
     first = compare(samples, **given)
-    assert (first.plan.seeds, first.plan.arm("base").epochs) == ((0, 1, 2), 2)
+    assert (first.plan.seeds, first.plan.arm("base").epochs) == ((0, 1, 2, 3), 1)
     before = times(first.path)
     monkeypatch.setattr(timing, "time_probe", lambda *_: Pace(0.0, 0.001, 0.0, 3))  # now all would fit
     again = compare(samples, **given)

@@ -236,7 +236,8 @@ def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
     for name, text in request["arms"].items():
         words += ["--arm", text if text == name else f"{name}:={text}"]
     seeds = request["seeds"]
-    words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
+    if seeds is not None:
+        words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
     words += ["--folds", str(request["folds"])] if request.get("folds") else []
     words += ["--repeats", str(request["repeats"])] if request.get("repeats", 1) != 1 else []
     words += ["--recipe", str(request["recipe"])] if request.get("recipe") else []
@@ -254,7 +255,7 @@ def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
 def _only_python(result: Comparison, request: Mapping[str, Any]) -> list[str]:
     """Return what was asked and has no flag."""
     found, seeds, spec = [], request["seeds"], result.spec(result.metric)
-    if len(seeds) == 1 and seeds != [0]:
+    if seeds is not None and len(seeds) == 1 and seeds != [0]:
         found.append(f"seeds={seeds}")
     for name, judged in result.differences.items():
         too_few = any(note.kind == "unpaired" and note.arm == name for note in result.notes)

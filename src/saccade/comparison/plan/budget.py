@@ -6,14 +6,26 @@ from dataclasses import dataclass
 
 from ...support.durations import BudgetError, say_duration
 from ...support.wording import count_of
+from ...training.machine import ENOUGH
 from ...training.pace import Pace
 
-LEAST_SEEDS = 3  # seeds are given up down to this number before epochs are
-FLOOR = 0.25  # share of the epochs asked that three seeds are to have at least
+LEAST_SEEDS, USUAL_SEEDS, CHOSEN_SEEDS = 3, 5, 10  # where none are named; without a budget it is the usual number
+FLOOR = 0.25  # share of the epochs planned that a seed keeps where runs turn out slower, while others can be left out
 RULE = (
-    f"seeds are reduced first, to {LEAST_SEEDS} at least; then epochs, to a quarter of those asked at least; then 2 "
-    "seeds with the epochs that fit"
+    f"{USUAL_SEEDS} seeds, up to {CHOSEN_SEEDS} if all epochs fit, down to {LEAST_SEEDS} if fewer than {ENOUGH} epochs "
+    "would fit; then fewer epochs; seeds that are named are kept"
 )
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is to fit into the time."""
+
+    budget: float  # seconds
+    seeds: int  # at most
+    named: bool  # they are all wanted
+    slots: int = 1  # runs at a time
+    folds: int = 1  # runs of an arm and seed
 
 
 @dataclass(frozen=True)
@@ -23,7 +35,16 @@ class Fit:
     seeds: int  # how many
     epochs: Mapping[str, int]  # of each arm
     seconds: float  # it is expected to take
-    detail: str = ""  # what was reduced, in words; empty if nothing was
+    detail: str  # it in words
+
+    @property
+    def most(self) -> int:
+        """Epochs of the longest arm."""
+        return max(self.epochs.values())
+
+    def is_all(self, asked: Ask, longest: int) -> bool:
+        """Whether nothing had to be reduced."""
+        return self.most == longest and self.seeds >= (asked.seeds if asked.named else USUAL_SEEDS)
 
 
 def makespan(seconds: Sequence[float], slots: int) -> float:
@@ -34,15 +55,7 @@ def makespan(seconds: Sequence[float], slots: int) -> float:
     return max(free)
 
 
-def fit_budget(
-    budget: float,
-    paces: Mapping[str, Pace],
-    epochs: Mapping[str, int],
-    *,
-    seeds: int,
-    slots: int = 1,
-    spent: float = 0.0,
-) -> Fit:
+def fit_budget(asked: Ask, paces: Mapping[str, Pace], epochs: Mapping[str, int], *, spent: float = 0.0) -> Fit:
     """Choose seeds and epochs that fit into the time, by the rule of this file.
 
     Args:
@@ -50,31 +63,28 @@ def fit_budget(
         spent: seconds of the budget that go by before the first training and after the last.
     """
     longest = max(epochs.values())
+    least = asked.seeds if asked.named else min(LEAST_SEEDS, asked.seeds)
 
     def fit(count: int, most: int) -> Fit:
-        own = {arm: max(asked * most // longest, 1) for arm, asked in epochs.items()}
-        return Fit(count, own, makespan([paces[arm].seconds(own[arm]) for _ in range(count) for arm in own], slots))
+        own = {arm: max(wanted * most // longest, 1) for arm, wanted in epochs.items()}
+        seconds = [paces[arm].seconds(own[arm]) for _ in range(count * asked.folds) for arm in own]
+        return Fit(
+            count, own, makespan(seconds, asked.slots), f"{count_of(count, 'seed')} of {count_of(most, 'epoch')}"
+        )
 
-    def say(found: Fit) -> Fit:
-        parts = [] if found.seeds == seeds else [f"{count_of(found.seeds, 'seed')} instead of {seeds}"]
-        most = max(found.epochs.values())
-        parts += [] if most == longest else [f"{count_of(most, 'epoch')} instead of {longest}"]
-        return Fit(found.seeds, found.epochs, found.seconds, " and ".join(parts))
-
-    least = min(LEAST_SEEDS, seeds)
-    floor = max(round(FLOOR * longest), 1)
-    tries = [(count, longest) for count in range(seeds, least - 1, -1)]
-    tries += [(least, most) for most in range(longest - 1, floor - 1, -1)]
-    tries += [(min(2, seeds), most) for most in range(longest, 0, -1)]
-    for count, most in tries:
-        found = fit(count, most)
-        if found.seconds <= budget - spent:
-            return say(found)
-    smallest = fit(min(2, seeds), 1)
-    least_of_all = f"{count_of(smallest.seeds, 'seed')} of {count_of(len(paces), 'arm')} for 1 epoch"
+    for count in range(asked.seeds, least - 1, -1):
+        floor = 1 if count == least else longest if count > USUAL_SEEDS else min(ENOUGH, longest)
+        for most in range(longest, floor - 1, -1):
+            found = fit(count, most)
+            if found.seconds <= asked.budget - spent:
+                return found
+    smallest, usual = fit(least, 1), fit(least, min(ENOUGH, longest))
     gone = f", of which {say_duration(spent)} are overhead" if spent else ""
+    more = f" ({say_duration(usual.seconds + spent)} for {usual.most} epochs)" if usual.most > 1 else ""
+    fewer = "fewer seeds, " if asked.named and least > LEAST_SEEDS else ""
     raise BudgetError(
-        f"a budget of {say_duration(budget)} was given{gone}, but even {least_of_all} take about "
-        f"{say_duration(smallest.seconds)}. Give {say_duration(smallest.seconds + spent)}, fewer arms, a smaller "
-        "--model or --img-size, or fewer samples (--set data.train_limit=N)"
+        f"a budget of {say_duration(asked.budget)} was given{gone}, but even {count_of(least, 'seed')} of "
+        f"{count_of(len(paces), 'arm')} for 1 epoch take about {say_duration(smallest.seconds)}. Give "
+        f"{say_duration(smallest.seconds + spent)}{more}, {fewer}fewer arms, a smaller --model or --img-size, or fewer "
+        "samples (--set data.train_limit=N)"
     )

@@ -13,9 +13,9 @@ from ...settings.strength import SAY_STRENGTH
 from ...training.recipes import configure, default_recipe
 from ...training.resolve import resolve
 from ...training.unread import Situation, unread
-from .arms import Arm
+from .arms import Arm, changed
 from .request import Request
-from .snapshot import DataCache
+from .snapshot import ArmSnapshot, DataCache, inspect_arm
 
 REFERENCE = "reference"  # in a comparison's record: what its arms add to
 
@@ -109,3 +109,30 @@ def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: D
     idle = [name for name in (shared[0] if shared else ()) if all(name in one for one in shared)]
     if idle:
         raise ConfigError("; ".join(shared[0][name] for name in idle))
+
+
+def inspect_arms(
+    configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device
+) -> tuple[dict[str, ArmSnapshot], dict[str, str]]:
+    """Build arms; return those that could be built, and why others could not."""
+    snapshots: dict[str, ArmSnapshot] = {}
+    failed: dict[str, str] = {}
+    for name, config in configs.items():
+        try:
+            snapshots[name] = inspect_arm(config, cache, device)
+        except Exception as error:  # whatever an arm's model or plug-in does, the others can be compared
+            failed[name] = str(error) or type(error).__name__
+    return snapshots, failed
+
+
+def refuse_other_validation(base: ArmSnapshot, snapshots: Mapping[str, ArmSnapshot], reference: str) -> None:
+    """Refuse arms that validate on other samples than the reference."""
+    for name, one in snapshots.items():
+        if one.val != base.val:
+            settings = [n for n in changed(base.config, one.config) if n.startswith(("data.", "task"))]
+            raise ConfigError(
+                f"arm {name!r} validates on other samples than {reference!r} ({one.val.count:,} of "
+                f"fingerprint {one.val.fingerprint[:12]} against {base.val.count:,} of "
+                f"{base.val.fingerprint[:12]}), because of {', '.join(settings) or 'its data'}; only answers to "
+                "the same samples can be compared. Change the training samples alone, or make two comparisons"
+            )

@@ -10,7 +10,7 @@ from ...support.durations import say_duration
 from ...support.wording import count_of
 from ...tasks.metric import MetricSpec
 from ...training.pace import Pace
-from .snapshot import Check
+from .snapshot import ArmSnapshot, Check, check_all
 
 ASSUMED_ACCURACY = 0.8
 OWN_SAMPLES = (
@@ -81,6 +81,8 @@ class Plan:
             seed, or where that is not known before runs are finished.
         detectable_how: what that assumes, or why it is not known.
         common: what each arm adds to, in words.
+        size: model, image size and length of the reference's runs, in words.
+        outlook: what more time would give, and whether runs will look under-trained.
     """
 
     data: str
@@ -98,6 +100,8 @@ class Plan:
     detectable: float | None
     detectable_how: str
     common: str = ""
+    size: str = ""
+    outlook: tuple[str, ...] = ()
 
     def arm(self, name: str) -> PlannedArm:
         """Return an arm by its name."""
@@ -145,7 +149,8 @@ class Plan:
 
     def _cost_lines(self) -> list[str]:
         seeds = f"seed{'s' * (len(self.seeds) != 1)} {', '.join(map(str, self.seeds))}"
-        lines = [f"{count_of(self.runs, 'run')}, {seeds}; {self.finished or 'none'} finished."]
+        lines = [f"Model of {self.reference}: {self.size}."] if self.size else []
+        lines.append(f"{count_of(self.runs, 'run')}, {seeds}; {self.finished or 'none'} finished.")
         if self.runs > self.finished:
             side = f", {self.side_by_side} in parallel" if self.side_by_side > 1 else ""
             time = "unknown" if self.seconds is None else f"about {say_duration(self.seconds)}{side}"
@@ -163,7 +168,24 @@ class Plan:
                 lines.append(f"Smallest detectable difference: {about} ({DETECTABLE}; {self.detectable_how}).")
         elif self.detectable_how:
             lines.append(f"Smallest detectable difference: {self.detectable_how}.")
-        return lines
+        return [*lines, *self.outlook]
+
+
+def describe(one: ArmSnapshot | None, base: ArmSnapshot) -> dict[str, Any]:
+    """Return what building an arm told about it, by the attributes of `PlannedArm`; empty where it could not be."""
+    if one is None:
+        return {}
+    checks = () if one is base else check_all(base, one)
+    return {"checks": checks, "parameters": one.parameters, "macs": one.macs, "notes": one.notes}
+
+
+def say_size(one: ArmSnapshot) -> str:
+    """Return the model, the size of its images and the length of a run in words."""
+    config = one.config
+    return (
+        f"{config.model.name}, {one.parameters:,} parameters, input resolution {config.data.img_size}, "
+        f"{count_of(config.schedule.epochs, 'epoch')} of {count_of(one.steps, 'step')} of batch size {one.batch_size}"
+    )
 
 
 def estimate_detectable(

@@ -2,8 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,43 +14,51 @@ from ...data.open import Data
 from ...data.source import Stream
 from ...runs.run import Run
 from ...settings import ConfigError, TrainConfig, overlay
+from ...settings.decisions import decide
+from ...settings.facts import Facts, TimeFacts
+from ...settings.fitting import TIMED
 from ...settings.strength import settle_strength, settled_strength
-from ...support.durations import BudgetError, say_duration
+from ...support.durations import say_duration
 from ...support.spawning import VISIBLE, cores
 from ...training.defaults import validate_every
 from ...training.loop import Interrupted
 from ...training.machine import AFTERWARDS, CLOSING
-from ...training.pace import Pace
 from ...training.parallel import local_device
 from ...tuning.store import Store
 from ..run.clock import Job, Limits, part_of
 from ..run.folder import Folder, config_hash, is_finished
 from ..run.processes import Crew, make_slots, shared_by, visible_gpus
-from ..run.worker import pace_of
-from .arms import Arm, changed, reference_of
-from .budget import RULE, Fit, fit_budget, makespan
-from .common import REFERENCE, arm_configs, in_epochs, refuse_earlier, refuse_unread, say_common
+from .arms import changed, reference_of
+from .budget import USUAL_SEEDS, Ask, makespan
+from .common import (
+    REFERENCE,
+    arm_configs,
+    in_epochs,
+    inspect_arms,
+    refuse_earlier,
+    refuse_other_validation,
+    refuse_unread,
+    say_common,
+)
 from .cut import Cut, pieces
-from .plan import Note, Plan, PlannedArm, estimate_detectable
+from .fitting import BudgetFitting, say_budget, say_outlook
+from .plan import Note, Plan, PlannedArm, describe, estimate_detectable, say_size
 from .ready import Ready
 from .request import Request, ask
-from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm, unchanged
-from .timing import Timing, as_fast
+from .snapshot import ArmSnapshot, DataCache, unchanged
+from .timing import Timing
 from .tuned import TunedArms, notes_on_tuning, tune_arms
-
-SLOWER = 1.5  # times as long as the first arm, that others may take where they are not timed
-MOST_COMPILED = 0.25  # of the budget, that is set aside for compiling
 
 
 class Planner:
     """Makes the plan of what is asked."""
 
     def __init__(self, request: Request) -> None:
+        self.request, self.folder, self.budget = request, Folder(request.folder), request.record["budget"]
         asked = time.monotonic()
         self.begun = asked if request.since is None else request.since
         # Closing takes longer on a busy machine, as starting did.
-        self.closing = max(AFTERWARDS, min(asked - self.begun, CLOSING * (request.record["budget"] or 0.0)))
-        self.request, self.folder = request, Folder(request.folder)
+        self.closing = max(AFTERWARDS, min(asked - self.begun, CLOSING * (self.budget or 0.0)))
         self.arms, self.seeds = request.parsed_arms, request.seed_list
         device = request.device or str(request.shared.get("engine.device", "auto"))
         self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
@@ -62,9 +69,10 @@ class Planner:
         self.reference = reference_of(self.arms).name
         self.cache = DataCache()
         self.failed: dict[str, str] = {}
-        self.paces: dict[str, Pace] = {}
-        self.timing = Timing(self.crew, self.cache, gpu=self._kind() == "cuda")
-        self.reads_once = False  # whether all runs but the first find their samples in memory
+        self.timing = Timing(self.crew, self.cache, gpu=self._kind() == "cuda", done=self._done)
+        runs = {"slots": max(len(self.slots), 1), "folds": (request.folds or 1) * request.repeats}
+        asked_for = Ask(self.budget or 0.0, len(self.seeds), named=request.seeds is not None, **runs)
+        self.fitting = BudgetFitting(asked_for, self.timing, self.spent)
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
         self.shortened: dict[str, dict[str, int]] = {}  # epochs by seed and arm, where runs took longer than planned
@@ -82,17 +90,15 @@ class Planner:
 
     def until(self) -> float | None:
         """Return when all runs have to have ended, on the monotonic clock; None without a budget."""
-        budget = self.request.record["budget"]
-        return None if budget is None else self.begun + budget - self.closing
+        return None if self.budget is None else self.begun + self.budget - self.closing
 
     def limits(self, ready: Ready) -> Limits:
         """Return what the runs of a plan are held to."""
         rest = {job.whole for job in ready.jobs if not is_finished(job.path)}
         begun = {job.whole for job in ready.jobs if is_finished(job.path)}
         least = 1 if self.request.folds is not None or self.request.seeds_fixed else 2
-        return Limits(
-            self.until(), self.paces, self._shorten, least=least, done=len(begun - rest), fixed=frozenset(begun & rest)
-        )
+        more: dict[str, Any] = {"least": least, "done": len(begun - rest), "fixed": frozenset(begun & rest)}
+        return Limits(self.until(), self.timing.known, self._shorten, **more)
 
     def _shorten(self, job: Job, share: float) -> Job:
         """Return a run with a share of its epochs, and write down that it has them."""
@@ -115,20 +121,33 @@ class Planner:
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
         settles = bool(kept.get("settled", not kept))  # comparisons begun before stay as they were
-        if self.request.record["budget"] is None or not settles:
+        if self.budget is None or not settles:
             self._settle_strength(settles)
+        fit = self._fit_before(before)
+        facts = None if self.budget is None else self._choose_size(fit)
         seen: dict[str, str] = {}
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
         self.twins = {name: seen.setdefault(config_hash(self.configs[name]), name) for name in order}
         done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
-        if not self._done(first := self.distinct[0]):
+        runs = len(self.distinct) * len(self.seeds) * self.fitting.asked.folds
+        self.timing.beside = shared_by(self.slots[:runs])
+        if not self._done(first := self.distinct[0]) and first not in self.timing.known:
             self.timing.begin(first, self.configs[first])
-        snapshots = self._inspect()
+        configs = {name: self.configs[name] for name in self.distinct}
+        snapshots, self.failed = inspect_arms(configs, self.cache, torch.device(self._kind()))
+        if not snapshots:
+            raise ConfigError(f"no arm can be built; {self.reference}: {self.failed[self.reference]}")
         base = self._base(snapshots)
+        refuse_other_validation(base, snapshots, self.reference)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
-        self.reads_once = self.request.folds is None and len(ways) == 1
+        self.timing.reads_once = self.request.folds is None and len(ways) == 1
         question = ask(self.request, base.metrics, base.primary, {n: one.metrics for n, one in snapshots.items()})
-        budget, fit = self._fit(before, snapshots)
+        configs = {name: self.configs[name] for name in self.distinct}
+        if facts is None:
+            self.timing.take_as_timed(configs, snapshots, lambda _: True)
+        else:
+            fit = fit or self.fitting.fit(configs, snapshots, self.asked)
+            self._take(fit, facts)
         self._settle_strength(settles)
         for name, one in snapshots.items():
             known, _ = self.cache.open(self.configs[name])[0].kind.adapt(self.configs[name])
@@ -143,18 +162,17 @@ class Planner:
         )
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
-            looks = {"looks": kept["looks"]} if "looks" in kept else {}
-            tuned = {"tuned": done} if done else {}
-            every = {"every": self.every} if self.every > 1 else {}
-            settled = {"settled": True} if settles else {}
-            found = {"fit": fit, "samples": fingerprints, **settled, **every, **looks, **tuned}
-            found |= {REFERENCE: say_common(self.request)} if not before or REFERENCE in before else {}
+            every = self.every if self.every > 1 else None
+            named = REFERENCE in before or not before
+            optional = {"settled": settles, "every": every, "looks": kept.get("looks"), "tuned": done}
+            optional[REFERENCE] = say_common(self.request) if named else None
+            found = {"fit": fit, "samples": fingerprints, **{name: one for name, one in optional.items() if one}}
             self.folder.write({**self.request.record, "arms": arms}, found)
         cut = self._cut(data)
-        plan = self._describe(data.name, snapshots, jobs, budget, cut)
+        plan = self._describe(data.name, snapshots, jobs, fit, cut)
         if cut is not None:
             question = replace(question, folds=cut.folds())
-        notes = tuple(dict.fromkeys(self.notes))
+        notes = tuple(dict.fromkeys([*self.notes, *self.timing.notes]))
         self.timing.end()
         return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, self.tuned, cut)
 
@@ -210,29 +228,6 @@ class Planner:
         self.notes += notes_on_tuning(self.tuned)
         return names
 
-    def _inspect(self) -> dict[str, ArmSnapshot]:
-        """Build every distinct arm; one that cannot be built is noted and left out."""
-        snapshots: dict[str, ArmSnapshot] = {}
-        device = torch.device(self._kind())
-        for name in self.distinct:
-            try:
-                snapshots[name] = inspect_arm(self.configs[name], self.cache, device)
-            except Exception as error:  # whatever an arm's model or plug-in does, the others can be compared
-                self.failed[name] = str(error) or type(error).__name__
-        if not snapshots:
-            raise ConfigError(f"no arm can be built; {self.reference}: {self.failed[self.reference]}")
-        base = self._base(snapshots)
-        for name, one in snapshots.items():
-            if one.val != base.val:
-                settings = [n for n in changed(base.config, one.config) if n.startswith(("data.", "task"))]
-                raise ConfigError(
-                    f"arm {name!r} validates on other samples than {self.reference!r} ({one.val.count:,} of "
-                    f"fingerprint {one.val.fingerprint[:12]} against {base.val.count:,} of "
-                    f"{base.val.fingerprint[:12]}), because of {', '.join(settings) or 'its data'}; only answers to "
-                    "the same samples can be compared. Change the training samples alone, or make two comparisons"
-                )
-        return snapshots
-
     def _base(self, snapshots: Mapping[str, ArmSnapshot]) -> ArmSnapshot:
         """Return the reference, or the first arm that could be built."""
         return snapshots.get(self.reference) or next(iter(snapshots.values()))
@@ -247,73 +242,35 @@ class Planner:
         paths = [self.folder.run_path(name, self._config(name, seed)) for seed in self.seeds]
         return [path for path in paths if is_finished(path)]
 
-    def _paces(self, names: Sequence[str]) -> dict[str, Pace]:
-        """Return how long runs of arms take, from finished ones or from a few steps."""
-        runs = len(self.distinct) * len(self.seeds) * (self.request.folds or 1) * self.request.repeats
-        beside = shared_by(self.slots[:runs])
-        for name in names:
-            if name in self.paces:
-                continue
-            config = self.configs[name]
-            done = [pace_of(path, config) for path in self._done(name)]
-            pace = next((pace for pace in done if pace is not None), None)
-            try:
-                self.paces[name] = pace or self.timing.pace(name, config, beside=beside, reads_once=self.reads_once)
-            except Interrupted:
-                raise
-            except Exception as error:  # it may well fail in the run itself, which is where that is reported
-                self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
-        return {name: self.paces[name] for name in names if name in self.paces}
+    def _fit_before(self, before: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what was fitted to this very budget before, which stays, so that runs can go on."""
+        asked, seeds = before.get("request", {}), self.request.record["seeds"]
+        same = asked.get("seeds") in (seeds, [*range(USUAL_SEEDS)] if seeds is None else seeds)
+        return before.get("fit") if same and asked.get("budget") == self.budget else None
 
-    def _take_as_timed(
-        self, snapshots: Mapping[str, ArmSnapshot], fit: Callable[[Mapping[str, Pace]], Fit] | None = None
-    ) -> None:
-        """Take arms for as fast as the first where nothing says otherwise and all would fit were they much slower."""
-        first, *others = self.distinct
-        pace = None if all(map(self._done, others)) else self._paces([first]).get(first)
-        if pace is None:
-            return
-        slow = replace(pace, step=SLOWER * pace.step, validation=SLOWER * pace.validation)
-        with suppress(BudgetError):
-            if fit is None or not fit({name: slow if name in others else pace for name in self.distinct}).detail:
-                alike = [name for name in others if as_fast(snapshots[first], snapshots[name])]
-                self.paces = {**{name: pace for name in alike if not self._done(name)}, **self.paces}
+    def _choose_size(self, fit: Mapping[str, Any] | None) -> TimeFacts:
+        """Give all arms the model and image size that the budget is enough for, by the rules of a run."""
+        facts = self.fitting.facts
+        if fit is not None:
+            facts = TimeFacts(**fit["size"]) if "size" in fit else facts
+        elif self.request.leaves_size and self._kind() == "cpu":
+            self.timing.reads_once = self.request.folds is None
+            epochs = {config_hash(config): self.asked[name] for name, config in self.configs.items()}
+            self.timing.known[self.reference] = self.fitting.choose_size(self.configs[self.reference], epochs)
+            facts = self.fitting.facts
+        for name, config in self.configs.items():
+            self.configs[name] = decide(config, Facts(time=facts), TIMED, without=("epochs-in-time",))
+        return facts
 
-    def _fit(
-        self, before: Mapping[str, Any], snapshots: Mapping[str, ArmSnapshot]
-    ) -> tuple[str, dict[str, Any] | None]:
-        """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
-        budget, asked = self.request.record["budget"], before.get("request", {})
-        if budget is None:
-            self._take_as_timed(snapshots)
-            return "", None
-        fit = before.get("fit")
-        if fit is None or asked.get("budget") != budget or asked.get("seeds") != self.request.record["seeds"]:
-            names, slots = self.distinct, max(len(self.slots), 1)
-            for pace in self._paces(names[:1]).values():  # where even this one does not fit, the others are not timed
-                if min(2, len(self.seeds)) * pace.seconds(1) / slots > budget - self.spent():
-                    fit_budget(budget, dict.fromkeys(names, pace), dict.fromkeys(names, 1), seeds=2, spent=self.spent())
-
-            def fit_all(paces: Mapping[str, Pace]) -> Fit:
-                kinds = {name: snapshots[name].kinds for name in paces}
-                compiling = self.timing.compiling(kinds, {name: self.configs[name] for name in paces})
-                spent = self.spent() + min(compiling, MOST_COMPILED * budget) + self.timing.reading
-                epochs = {name: self.asked[name] for name in paces}
-                return fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
-
-            self._take_as_timed(snapshots, fit_all)
-            paces = self._paces(names)
-            if not paces:
-                raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
-            found, longest = fit_all(paces), max(self.asked[name] for name in paces)
-            fit = {"seeds": found.seeds, "most": max(found.epochs.values()), "longest": longest, "detail": found.detail}
+    def _take(self, fit: Mapping[str, Any], facts: TimeFacts) -> None:
+        """Give the arms the seeds and epochs that fit."""
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
+        pace = f"about {say_duration(fit['seconds'])} for all arms and seeds" if "seconds" in fit else "what fits"
         for name, config in self.configs.items():
-            epochs_here = max(self.asked[name] * fit["most"] // fit["longest"], 1)
-            self.configs[name] = overlay(config, {"schedule.epochs": epochs_here})
-        detail = fit.get("detail", fit.get("told"))  # "told" in files written before
-        return f"{say_duration(budget)} allows {detail or 'all that was asked'} (rule: {RULE})", fit
+            epochs = max(self.asked[name] * fit["most"] // fit["longest"], 1)
+            time = replace(facts, epochs=epochs, pace=pace)
+            self.configs[name] = decide(config, Facts(time=time), TIMED)
 
     def _config(self, name: str, seed: int) -> TrainConfig:
         return overlay(self.configs[name], {"seed": seed})
@@ -335,58 +292,58 @@ class Planner:
         return tuple(jobs)
 
     def _describe(
-        self, data: str, snapshots: Mapping[str, ArmSnapshot], jobs: Sequence[Job], budget: str, cut: Cut | None
+        self,
+        data: str,
+        snapshots: Mapping[str, ArmSnapshot],
+        jobs: Sequence[Job],
+        fit: Mapping[str, Any] | None,
+        cut: Cut | None,
     ) -> Plan:
         rest = [job for job in jobs if not is_finished(job.path)]
-        paces = self._paces(list(dict.fromkeys(job.arm for job in rest)))
-        known = all(job.arm in paces for job in rest)
-        seconds = [paces[job.arm].seconds(job.config.schedule.epochs) for job in rest] if known else []
+        paces = self.timing.paces({job.arm: self.configs[job.arm] for job in rest})
+        timed = all(job.arm in paces for job in rest)
+        seconds = [paces[job.arm].seconds(job.config.schedule.epochs) for job in rest] if timed else []
         base = self._base(snapshots)
         metric = next(one for one in base.metrics if one.name == base.primary)
         done = [Run(job.path).summary() for job in jobs if job.arm == self.reference and is_finished(job.path)]
         samples = base.val.count if cut is None else len(cut.fold[0])
-        detectable, how = estimate_detectable(
-            metric,
-            seeds=len(self.seeds),
-            samples=samples,
-            arms=max(len({name for name in snapshots if name != self.reference}), 1),
-            look=len(self.folder.looks(self.seeds)),
-            scores=[summary[f"val_{metric.name}"] for summary in done],
+        known: dict[str, Any] = {"samples": samples, "scores": [summary[f"val_{metric.name}"] for summary in done]}
+        known["arms"] = max(len({name for name in snapshots if name != self.reference}), 1)
+
+        def detectable(seeds: int, look: int = 1) -> tuple[float | None, str]:
+            return estimate_detectable(metric, seeds=seeds, look=look, **known)
+
+        found, how = detectable(len(self.seeds), len(self.folder.looks(self.seeds)))
+        arms = tuple(
+            PlannedArm(
+                arm.name,
+                arm.text,
+                changes=changed(self.configs[self.reference], self.configs[arm.name]),
+                identical_to=None if twin == arm.name else twin,
+                failed=self.failed.get(twin),
+                epochs=self.configs[arm.name].schedule.epochs,
+                pace=paces.get(twin),
+                **describe(snapshots.get(twin), base),
+            )
+            for arm, twin in ((arm, self.twins[arm.name]) for arm in self.arms)
         )
         seen = {self.cache.validation(self._config(self.reference, seed)) for seed in self.seeds[:2]}
         return Plan(
             data=data,
             reference=self.reference,
-            arms=tuple(self._planned(arm, snapshots, base, paces) for arm in self.arms),
+            arms=arms,
             seeds=self.seeds,
             samples=samples,
             same_samples=len(seen) == 1,
             runs=len(jobs),
             finished=len(jobs) - len(rest),
             side_by_side=max(len(self.slots), 1),
-            seconds=makespan(seconds, max(len(self.slots), 1)) if known else None,
+            seconds=makespan(seconds, max(len(self.slots), 1)) if timed else None,
             estimate="; ".join(dict.fromkeys(pace.how for pace in paces.values())) or "no arm could be timed",
-            budget=budget,
-            detectable=detectable,
+            budget=say_budget(self.budget, fit),
+            outlook=say_outlook(fit, lambda seeds: detectable(seeds)[0]),
+            size=say_size(base),
+            detectable=found,
             detectable_how=how,
             common=say_common(self.request),
-        )
-
-    def _planned(
-        self, arm: Arm, snapshots: Mapping[str, ArmSnapshot], base: ArmSnapshot, paces: Mapping[str, Pace]
-    ) -> PlannedArm:
-        twin, own = self.twins[arm.name], self.configs[arm.name]
-        snapshot = snapshots.get(twin)
-        return PlannedArm(
-            name=arm.name,
-            text=arm.text,
-            changes=changed(self.configs[self.reference], own),
-            checks=() if snapshot is None or snapshot is base else check_all(base, snapshot),
-            identical_to=None if twin == arm.name else twin,
-            failed=self.failed.get(twin),
-            epochs=own.schedule.epochs,
-            pace=paces.get(twin),
-            parameters=None if snapshot is None else snapshot.parameters,
-            macs=None if snapshot is None else snapshot.macs,
-            notes=() if snapshot is None else snapshot.notes,
         )

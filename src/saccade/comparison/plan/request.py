@@ -14,9 +14,11 @@ from ...settings.values import require_number
 from ...statistics.folds import Folds
 from ...support.durations import parse_duration
 from ...tasks.metric import MetricSpec
+from ...training.machine import sets_run_length
 from ...training.recipes import SHORT_FLAGS, gather_settings
 from ..run.folder import MACHINE, slug
 from .arms import Arm, parse_arm, parse_arms
+from .budget import CHOSEN_SEEDS, USUAL_SEEDS
 
 MOST_SEEDS = 10_000
 
@@ -27,7 +29,7 @@ class Request:
 
     arms: Sequence[str]
     data: str | None = None
-    seeds: int | Sequence[int] = 5
+    seeds: int | Sequence[int] | None = None
     columns: str | Mapping[str, str] | None = None
     task: str | None = None
     model: str | None = None
@@ -68,6 +70,8 @@ class Request:
     def seed_list(self) -> tuple[int, ...]:
         """Every seed, each once."""
         seeds = self.seeds
+        if seeds is None:
+            seeds = USUAL_SEEDS if self.budget is None else CHOSEN_SEEDS
         if isinstance(seeds, int) and seeds > MOST_SEEDS:
             raise ValueError(f"seeds={seeds} was given; at most {MOST_SEEDS} are trained in one comparison")
         found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
@@ -104,6 +108,14 @@ class Request:
         return gather_settings(self.settings, **given)
 
     @cached_property
+    def leaves_size(self) -> bool:
+        """Whether nothing is named, for all arms or for one, that decides on model, image size or length."""
+        own = {name: one.settings[name] for one in self.parsed_arms for name in one.settings}
+        named = {**self.shared, **{name: value for name, value in own.items() if not name.startswith("optim.")}}
+        recipes = [self.recipe, *(one.recipe for one in self.parsed_arms)]
+        return not any(recipes) and not sets_run_length(named)
+
+    @cached_property
     def record(self) -> dict[str, Any]:
         """What comparison.json keeps of it."""
         found = {
@@ -111,7 +123,7 @@ class Request:
             "recipe": self.recipe,
             "settings": {name: value for name, value in self.shared.items() if name not in MACHINE | {"data.path"}},
             "arms": {arm.name: arm.text for arm in self.parsed_arms},
-            "seeds": list(self.seed_list),
+            "seeds": None if self.seeds is None and self.budget is not None else list(self.seed_list),
             "budget": None if self.budget is None else parse_duration(self.budget),
         }
         if self.folds is not None:

@@ -2,20 +2,26 @@
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ...settings import TrainConfig, overlay
+from ...support.durations import BudgetError
+from ...training.loop import Interrupted
 from ...training.pace import Pace
 from ..run.processes import Crew, time_probe
+from ..run.worker import pace_of
 from .arms import changed
+from .plan import Note
 from .snapshot import ArmSnapshot, DataCache
 
 COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.50 on an H200; what takes longer is cut
 FIRST_COMPILED, KIND_COMPILED = 10.0, 10.0  # seconds, and for each kind of blocks; four of glnet_nano took 51 in all
 WHOLE_COMPILED = 4  # kinds that a model without repeated blocks counts as: it is compiled in one piece
+SLOWER = 1.5  # times as long as the first arm, that others may take where they are not timed
 MORE = 1.1  # times the operations of another arm, up to which one is taken to be as fast
 CHEAP = ("model.plugins", "model.drop_path", "optim.lr", "optim.weight_decay", "optim.clip", "loss.smoothing")
 
@@ -27,14 +33,21 @@ class Timing:
         crew: whose first process does it; without any, this one.
         cache: samples that are open here.
         gpu: whether runs go to one.
+        done: returns the finished runs of an arm, which tell how long others take.
 
     Attributes:
+        known: how long runs of each arm take.
         reading: seconds for samples that every run but the first finds in memory.
+        reads_once: whether there are such samples.
+        beside: runs that share a GPU.
+        notes: arms that could not be timed.
     """
 
-    def __init__(self, crew: Crew, cache: DataCache, *, gpu: bool) -> None:
-        self.crew, self.cache, self.gpu = crew, cache, gpu
-        self.reading = 0.0
+    def __init__(self, crew: Crew, cache: DataCache, *, gpu: bool, done: Callable[[str], list[Path]]) -> None:
+        self.crew, self.cache, self.gpu, self.done = crew, cache, gpu, done
+        self.known: dict[str, Pace] = {}
+        self.reading, self.reads_once, self.beside = 0.0, False, 1
+        self.notes: list[Note] = []
         self._begun: dict[str, Future[Pace]] = {}
 
     def begin(self, name: str, config: TrainConfig) -> None:
@@ -48,24 +61,52 @@ class Timing:
         """Wait until the process is free."""
         wait(self._begun.values())
 
-    def pace(self, name: str, config: TrainConfig, *, beside: int, reads_once: bool) -> Pace:
-        """Return how long a run takes where as many as `beside` share a GPU.
+    def paces(self, configs: Mapping[str, TrainConfig]) -> dict[str, Pace]:
+        """Return how long runs of arms take, from finished ones or from a few steps."""
+        for name, config in configs.items():
+            if name in self.known:
+                continue
+            done = [pace_of(path, config) for path in self.done(name)]
+            pace = next((pace for pace in done if pace is not None), None)
+            try:
+                self.known[name] = pace or self.pace(name, config)
+            except Interrupted:
+                raise
+            except Exception as error:  # it may well fail in the run itself, which is where that is reported
+                self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
+        return {name: self.known[name] for name in configs if name in self.known}
 
-        Args:
-            reads_once: whether other runs find in memory what the first one reads.
-        """
+    def take_as_timed(
+        self,
+        configs: Mapping[str, TrainConfig],
+        snapshots: Mapping[str, ArmSnapshot],
+        fits: Callable[[Mapping[str, Pace]], bool],
+    ) -> None:
+        """Take arms for as fast as the first where nothing says otherwise and all would fit were they much slower."""
+        first, *others = configs
+        pace = None if all(map(self.done, others)) else self.paces({first: configs[first]}).get(first)
+        if pace is None:
+            return
+        slow = replace(pace, step=SLOWER * pace.step, validation=SLOWER * pace.validation)
+        with suppress(BudgetError):
+            if fits({name: slow if name in others else pace for name in configs}):
+                alike = [name for name in others if as_fast(snapshots[first], snapshots[name])]
+                self.known = {**{name: pace for name in alike if not self.done(name)}, **self.known}
+
+    def pace(self, name: str, config: TrainConfig) -> Pace:
+        """Return how long a run takes, by timing some steps."""
         self.end()
-        begun = self._begun.get(name)
+        begun = self._begun.pop(name, None)
         pace = self._time(config) if begun is None else begun.result()
-        if reads_once:
+        if self.reads_once:
             self.reading, pace = max(self.reading, pace.reading), replace(pace, startup=pace.startup - pace.reading)
-        how, factor = pace.how, float(beside)
+        how, factor = pace.how, float(self.beside)
         if self.compiles(config):
             how += f", not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
             factor *= COMPILED
-        if beside > 1:
-            how += f"; alone, where {beside} are to share a GPU"
-        return replace(pace, step=pace.step * factor, validation=pace.validation * beside, how=how)
+        if self.beside > 1:
+            how += f"; alone, where {self.beside} are to share a GPU"
+        return replace(pace, step=pace.step * factor, validation=pace.validation * self.beside, how=how)
 
     def _time(self, config: TrainConfig) -> Pace:
         """Time a few steps; without compiling, which takes longer than planning may."""

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from saccade.comparison.compare import plan_comparison
-from saccade.comparison.plan import planning, timing
+from saccade.comparison.plan import common, fitting, planning, timing
 from saccade.comparison.plan.arms import parse_arm
 from saccade.comparison.plan.plan import estimate_detectable
 from saccade.comparison.plan.request import Request
 from saccade.comparison.plan.snapshot import DataCache, check_all, inspect_arm
-from saccade.comparison.run.processes import Crew, Slot
+from saccade.comparison.run.processes import Crew, Slot, shared_by
 from saccade.runs.run import RunError
 from saccade.settings import ConfigError, overlay
 from saccade.tasks import MetricSpec
@@ -131,14 +131,15 @@ def test_expected_time_follows_from_the_pace(tmp_path):
     assert found.detectable == pytest.approx(0.042, abs=0.02)
 
 
-def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
+def test_a_budget_reduces_epochs_and_chooses_the_seeds_that_are_not_named(tmp_path):
+    found = plan("broadcast", out=tmp_path / "c", epochs=20, seeds=None, budget=2 * 3 * (10 + 60 + 105))
+    assert (found.seeds, found.arm("base").epochs) == ((0, 1, 2), 20)
     found = plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget=2 * 3 * (10 + 60 + 105))
-    assert found.seeds == (0, 1, 2)
-    assert found.arm("base").epochs == 20
-    found = plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget=2 * 3 * (10 + 30 + 55))
-    assert (found.seeds, found.arm("base").epochs) == ((0, 1, 2), 10)
-    assert "3 seeds instead of 5 and 10 epochs instead of 20 (rule: seeds are reduced first" in str(found)
-    with pytest.raises(ValueError, match="Give 92 s, fewer arms"):
+    assert (found.seeds, found.arm("base").epochs) == ((0, 1, 2, 3, 4), 11)
+    assert "allows 5 seeds of 11 epochs (rule: 5 seeds" in str(found)
+    assert "Expect arms that look under-trained: 11 epochs of at least 20" in str(found)
+    assert "30 min would be enough for 5 seeds of 20 epochs" in str(found)
+    with pytest.raises(ValueError, match=r"5 seeds of 2 arms for 1 epoch.* Give .* for 20 epochs\), fewer seeds"):
         plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget="1m")
 
 
@@ -260,30 +261,30 @@ def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_befor
 def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monkeypatch):
     kept, last = [], []
     monkeypatch.setattr(timing.Timing, "compiles", lambda *_: True)
-    fit = planning.fit_budget
+    fit = fitting.fit_budget
     monkeypatch.setattr(
-        planning, "fit_budget", lambda *args, **given: last.append(given["spent"]) or fit(*args, **given)
+        fitting, "fit_budget", lambda *args, **given: last.append(given["spent"]) or fit(*args, **given)
     )
     settings = {**SETTINGS, "model.name": "vit_tiny_patch16_224", "model.options": {"depth": 4, "embed_dim": 48}}
     for arm in ("loss.smoothing=0.2", "broadcast", "model.drop_path=0.1", "model=test_byobnet+model.options={}"):
         plan(arm, out=tmp_path / "c", settings=settings, budget="10m")
         kept.append(last[-1])
-    plan("broadcast", out=tmp_path / "c", settings=settings, budget="118s")
+    plan("broadcast", out=tmp_path / "c", settings=settings, budget="118s", seeds=2)
     kept.append(last[-1])
     alone, more = timing.FIRST_COMPILED + timing.KIND_COMPILED, timing.KIND_COMPILED
     # blocks with drop path are one kind, whatever their rates; the first one has none
     assert kept[:3] == [alone, alone + more, alone + more]
     assert kept[3] == alone + timing.WHOLE_COMPILED * more  # it repeats none
-    assert kept[4] == 118 * planning.MOST_COMPILED
+    assert kept[4] == 118 * fitting.MOST_COMPILED
 
 
 @pytest.mark.parametrize(("gpus", "times"), [(("0",), 1), (("0",) * 3, 3), (("0", "1") * 2, 2), (("0",) * 64, 10)])
 def test_runs_that_share_a_gpu_are_planned_to_take_longer(gpus, times, tmp_path):
     planner = planning.Planner(Request(arms=["base", "broadcast"], out=tmp_path / "c", settings=SETTINGS))
     planner.twins = {"base": "base", "broadcast": "broadcast"}
-    planner.slots = [Slot({"CUDA_VISIBLE_DEVICES": gpu}) for gpu in gpus]
-    planner.timing.gpu = True
-    pace = planner._paces(["base"])["base"]
+    slots = [Slot({"CUDA_VISIBLE_DEVICES": gpu}) for gpu in gpus]
+    planner.timing.gpu, planner.timing.beside = True, shared_by(slots[:10])
+    pace = planner.timing.paces({"base": planner.configs["base"]})["base"]
     assert (pace.step, pace.validation) == pytest.approx((times * timing.COMPILED, 5.0 * times))
     assert ("share a GPU" in pace.how) == (times > 1)
 
@@ -302,12 +303,12 @@ def planner(tmp_path):
 
 
 def test_the_first_arm_is_timed_by_another_process_while_arms_are_built(planner, monkeypatch):
-    building, inspect = threading.Event(), planning.inspect_arm
+    building, inspect = threading.Event(), common.inspect_arm
     monkeypatch.setattr(timing, "time_probe", lambda *_: PACE if building.wait(60) else pytest.fail("it is waited for"))
-    monkeypatch.setattr(planning, "inspect_arm", lambda *given: building.set() or inspect(*given))
+    monkeypatch.setattr(common, "inspect_arm", lambda *given: building.set() or inspect(*given))
     found = planner("broadcast")
     assert found.plan(keep=False).plan.seconds is not None
-    assert found.paces == {"base": PACE, "broadcast": PACE}
+    assert found.timing.known == {"base": PACE, "broadcast": PACE}
 
 
 @pytest.mark.parametrize(

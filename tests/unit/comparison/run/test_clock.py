@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saccade.comparison.plan.budget import fit_budget
+from saccade.comparison.plan.budget import Ask, fit_budget
 from saccade.comparison.plan.cut import pieces
 from saccade.comparison.run import clock as under_test
 from saccade.comparison.run.clock import Clock, Job, Limits, part_of
@@ -78,7 +78,7 @@ def jobs_of(epochs: int, seeds: int, arms: Sequence[str] = ("base", "other")) ->
 
 
 def planned(budget: float, *, seeds: int = 5, epochs: int = 60) -> list[Job]:
-    fit = fit_budget(budget, PACES, dict.fromkeys(PACES, epochs), seeds=seeds)
+    fit = fit_budget(Ask(budget, seeds, named=False), PACES, dict.fromkeys(PACES, epochs))
     return jobs_of(max(fit.epochs.values()), fit.seeds)
 
 

@@ -1,0 +1,104 @@
+"""A budget resolves a comparison by the rules of a run: model, image size, seeds and epochs."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saccade.comparison.compare import plan_comparison
+from saccade.comparison.plan import timing
+from saccade.comparison.plan.planning import Planner
+from saccade.comparison.plan.request import Request
+from saccade.support.durations import BudgetError
+from saccade.training.pace import Pace
+
+ARMS = ["base", "broadcast", "drloc"]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "photographs"
+    draws = np.random.default_rng(0)
+    for number in range(60):
+        file = path / "ab"[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (160, 160, 3), np.uint8)).save(file)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def timed(monkeypatch):
+    """An epoch takes 8 s as asked, 2 s with the smaller model, and less with fewer pixels; list what was timed."""
+    found = []
+
+    def pace(config, *_):
+        size = config.data.img_size or 96
+        found.append((bool(config.model.options), size))
+        return Pace(
+            1.0, (2.0 if config.model.options else 8.0) * (size / 96) ** 2, 0.1, steps=1, how="told by the test"
+        )
+
+    monkeypatch.setattr(timing, "time_probe", pace)
+    monkeypatch.setattr(Planner, "spent", lambda _: 10.0)
+    return found
+
+
+def plan(data, budget, *, arms=ARMS, **options):
+    return plan_comparison(str(data), arms=arms, budget=budget, device="cpu", out="unused", **options)
+
+
+@pytest.mark.parametrize(
+    ("budget", "small", "pixels", "seeds", "epochs"),
+    [
+        ("2m", True, 32, 3, 34),
+        ("5m", True, 32, 5, 56),
+        ("12m", True, 64, 5, 46),
+        ("30m", True, 96, 5, 56),
+        ("80m", False, 96, 5, 39),
+        ("8h", False, 96, 10, 100),
+    ],
+)
+def test_the_largest_model_and_images_with_which_five_seeds_get_thirty_epochs_are_chosen(
+    photographs, timed, budget, small, pixels, seeds, epochs
+):
+    found = plan(photographs, budget)
+    assert (len(found.seeds), {arm.epochs for arm in found.arms}) == (seeds, {epochs})
+    assert timed[-1] == (small, pixels)
+    assert f"input resolution {pixels}, {epochs} epochs of" in str(found)
+
+
+def test_the_plan_says_what_will_be_found_so_and_with_more_time(photographs):
+    told = str(plan(photographs, "1m"))
+    assert "Expect arms that look under-trained: 13 epochs of at least 30 that they need; 3 seeds of 30 " in told
+    assert "30 min would be enough for the smaller glnet_nano of the recipe quick, 5 seeds of 56 epochs" in told
+    assert "8.0 h would be enough for model and images as asked, 10 seeds of 100 epochs, differences of about" in told
+    assert "under-trained" not in str(plan(photographs, "30m"))
+
+
+def test_what_is_named_is_kept(photographs, timed):
+    plan(photographs, "12m", img_size=96)
+    assert set(timed) == {(False, 96)}
+    timed.clear()
+    plan(photographs, "12m", arms=[*ARMS, "large:=img_size=128"])
+    assert set(timed) == {(False, 96), (False, 128)}
+    timed.clear()
+    found = plan(photographs, "12m", arms=[*ARMS, "lr=0.001"], seeds=7)
+    assert (len(found.seeds), timed[-1]) == (7, (True, 32))
+    with pytest.raises(BudgetError, match=r"even 40 seeds of 3 arms for 1 epoch take about .* for 30 epochs\), fewer"):
+        plan(photographs, "2m", seeds=40)
+
+
+def test_what_was_chosen_stays_when_the_comparison_is_resumed(photographs, timed, tmp_path):
+    def jobs():
+        asked = Request(data=str(photographs), arms=ARMS, budget="2m", device="cpu", out=tmp_path / "c")
+        ready = Planner(asked).plan(keep=True)
+        return [job.path for job in ready.jobs], {job.config.data.img_size for job in ready.jobs}, ready.plan.outlook
+
+    first = jobs()
+    assert first[1] == {32}
+    record = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert (record["request"]["seeds"], record["fit"]["seeds"], record["fit"]["size"]["img_size"]) == (None, 3, 32)
+    timed.clear()
+    assert jobs() == first
+    assert set(timed) == {(True, 32)}
