@@ -3,8 +3,8 @@
 import warnings
 from collections.abc import Callable, Sequence
 
-from ..settings import ConfigError, TrainConfig, leave_out
-from ..settings.decisions import Change, Rule, between
+from ..settings import ConfigError, TrainConfig, flatten, leave_out
+from ..settings.decisions import Change, Rule, between, put
 from ..settings.facts import Facts
 from .hosting import host_settings, hosted_name
 
@@ -24,14 +24,25 @@ def own(name: str, why: str, change: Callable[[TrainConfig], TrainConfig]) -> Ru
     return Rule(name, "task", (), lambda config, _: Change(between(config, change(config)), why))
 
 
-def refused(name: str, wrong: Callable[[TrainConfig], bool], message: str) -> Rule:
-    """Return a rule that refuses settings."""
+def refused(setting: str, why: str) -> Rule:
+    """Return a rule that refuses a setting other than its default."""
 
     def decide(config: TrainConfig, _: Facts) -> None:
-        if wrong(config):
-            raise ConfigError(message)
+        if flatten(config)[setting] != flatten(TrainConfig())[setting]:
+            raise ConfigError(f"{setting} was given; {why}: leave it out")
 
-    return Rule(name, "task", (), decide)
+    return Rule(setting.rpartition(".")[2].replace("_", "-"), "task", (), decide)
+
+
+def default_head(head: str) -> Rule:
+    """Return the rule that gives a timm model a head where none is named."""
+    return of_timm(
+        own(
+            "default-head",
+            "the task's default",
+            lambda config: put(config, {"model.head": config.model.head or head}),
+        )
+    )
 
 
 def of_timm(rule: Rule) -> Rule:

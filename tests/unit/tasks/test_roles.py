@@ -1,39 +1,50 @@
 """A task is a handful of small roles: nobody has to know more than a dozen methods of any of them."""
 
 import inspect
-import pkgutil
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import saccade.tasks
 from saccade.tasks import Task
+from support.names import modules
 
 MOST = 12
+NOT_OVERRIDDEN = {"name", "spec"}  # of a task: `register_task` and `Task.build` say them
 
 
-def classes() -> list[type]:
-    names = [one.name for one in pkgutil.walk_packages(saccade.tasks.__path__, "saccade.tasks.")]
-    found = {one for name in names for one in vars(import_module(name)).values() if inspect.isclass(one)}
-    return sorted((one for one in found if one.__module__.startswith("saccade.tasks")), key=lambda one: one.__name__)
+def classes() -> set[type]:
+    """Return all classes of the package, those inside of others too: a base or an override may lie outside of tasks."""
+    found, left = set(), [one for module in modules().values() for one in vars(module).values()]
+    while left:
+        one = left.pop()
+        if inspect.isclass(one) and one.__module__.startswith("saccade") and one not in found:
+            found.add(one)
+            left += vars(one).values()
+    return found
+
+
+def is_method(value: Any) -> bool:
+    return inspect.isroutine(value) or isinstance(value, staticmethod | classmethod | property | cached_property)
 
 
 def own(one: type, *, methods: bool) -> set[str]:
     """Return the names of methods, or of other attributes, that a class defines itself."""
-    kinds = (staticmethod, classmethod, property)
     found = {name: value for name, value in vars(one).items() if not name.startswith("__")}
-    return {name for name, value in found.items() if (inspect.isfunction(value) or isinstance(value, kinds)) == methods}
+    return {name for name, value in found.items() if is_method(value) == methods} - NOT_OVERRIDDEN
 
 
 def overridden(*, methods: bool) -> dict[type, set[str]]:
-    """Return, for each class, the names of its own and of its bases that some other class of ours overrides."""
-    names = {one: own(one, methods=methods) for one in classes()}
-    changed = {
-        one: names[one] & set().union(*(names[other] for other in names if issubclass(other, one) and other is not one))
-        for one in names
-    }
-    return {one: set().union(*(changed[base] for base in one.__mro__ if base in changed)) for one in names}
+    """Return, for each class of tasks, the names of its own and of its bases that another class of ours overrides."""
+    everything = classes()
+    tasks = [one for one in everything if one.__module__.startswith("saccade.tasks")]
+    changed: dict[type, set[str]] = {one: set() for one in everything}
+    for one in everything:
+        for base in set(one.__mro__[1:]) & everything:
+            changed[base] |= own(base, methods=methods) & (own(one, methods=True) | own(one, methods=False))
+    return {one: set().union(*(changed[base] for base in one.__mro__ if base in changed)) for one in tasks}
 
 
 @pytest.mark.parametrize("methods", [True, False])

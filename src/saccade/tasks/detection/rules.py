@@ -2,7 +2,7 @@
 
 from ...settings import TrainConfig
 from ...settings.decisions import put
-from ..rules import HUGGING_FACE, left_out, of_timm, own
+from ..rules import HUGGING_FACE, default_head, left_out, of_timm, own
 from .detector import waits_for_device
 from .hosts import DEFAULT_HEAD
 
@@ -15,12 +15,6 @@ RULES = (
     own("own-crops", "the task crops images with their boxes", lambda config: put(config, {"augment.crop": "none"})),
     of_timm(own("no-graphs", "the head's steps wait for the device, so CUDA graphs cannot replay them", _no_graphs)),
     HUGGING_FACE,
-    of_timm(
-        own(
-            "default-head",
-            "the task's default",
-            lambda config: put(config, {"model.head": config.model.head or DEFAULT_HEAD}),
-        )
-    ),
+    default_head(DEFAULT_HEAD),
     left_out(("mixup", "cutmix", "erase"), "every object has a class of its own"),
 )

@@ -3,10 +3,6 @@
 from ..rules import left_out, refused
 
 RULES = (
-    refused(
-        "class-weights",
-        lambda config: config.loss.class_weights != "none",
-        "loss.class_weights was given; numbers have no classes: leave it out",
-    ),
+    refused("loss.class_weights", "numbers have no classes"),
     left_out(("mixup", "cutmix"), "numbers are no classes"),
 )

@@ -4,11 +4,7 @@ from ..rules import own, refused
 from .hosts import adapt_host
 
 RULES = (
-    refused(
-        "repeats",
-        lambda config: config.augment.repeats != 1,
-        "augment.repeats was given; texts are not augmented: leave it out",
-    ),
+    refused("augment.repeats", "texts are not augmented"),
     own(
         "texts",
         "texts are not augmented, their models are Hugging Face's, and every length would be compiled anew",
