@@ -7,7 +7,7 @@ import pytest
 import timm
 
 import saccade
-from saccade.training.train import Trained
+from saccade.training.finish import Trained
 from support.training import TINY
 
 

@@ -5,7 +5,7 @@ import difflib
 import inspect
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ from ..models._published import rename_foreign
 from ..runs.earlier import restore_options
 from ..runs.metadata import check_inputs, check_model, read_about
 from ..runs.weights import find_weights, unfinished_note
-from ..settings import ConfigError, ModelConfig, short
+from ..settings import ConfigError, ModelConfig
 from ..settings.facts import Weights
 from ..tasks.segmentation.pyramid import FeaturePyramid
+from .classes import Classes, cfg_of, class_rows, heads_of, within
 from .pretrained import find_pretrained
 
 SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
 BACKBONE = "backbone."  # before the names of a backbone that has a dense task's head on it
-CLASSIFIERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # layers whose rows are outputs
 COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
 
 
@@ -57,7 +57,7 @@ class Started:
     about: Mapping[str, Any]  # what it says of itself, unchecked
     fit: Fit  # to the host, as it is without plug-ins and a task's head
     head: dict[str, Tensor]  # of the head of a dense task that is in the file besides
-    classes: "Classes"  # how the file's are related to the data's
+    classes: Classes  # how the file's are related to the data's
     # those that were loaded, by their ids: kept, so that no other takes the id of one that a task's head needs not
     parameters: dict[int, Tensor] = field(default_factory=dict)
     own_classes: bool = True  # whether the host's classifier is the file's
@@ -204,7 +204,7 @@ def _renamed(
     shapes = {key: value.shape for key, value in given.items()}
     given = _filtered(model, given)
     resampled = [key for key, value in given.items() if key in own and shapes.get(key, value.shape) != value.shape]
-    first = f"{_cfg(model).get('first_conv')}.weight"
+    first = f"{cfg_of(model).get('first_conv')}.weight"
     if first in given and first in own and given[first].shape[1:2] == (3,) and own[first].shape[1] not in (3,):
         given[first] = timm.models.adapt_input_conv(own[first].shape[1], given[first])
         resampled.append(first)
@@ -283,108 +283,3 @@ def _shapes(tensors: Mapping[str, Tensor], heads: tuple[str, ...]) -> set[tuple[
     return {
         (key, value.shape) for key, value in tensors.items() if not within(key, heads) and not key.endswith(COUNTER)
     }
-
-
-class Classes:
-    """How the classes of a file are related to the data's, said in the spec's notes where it matters.
-
-    Args:
-        about: what the file says of itself, unchecked.
-        spec: of the data.
-        file: for the notes.
-    """
-
-    def __init__(self, about: Mapping[str, Any], spec: InputSpec, file: Path) -> None:
-        names = about.get("outputs", about.get("classes"))
-        self.task = short(str(about.get("task", "classify")))
-        self.spec, self.file = spec, file
-        self.same, self.order, self.note = True, None, ""
-        names = list(map(str, names)) if isinstance(names, list) else None
-        self.count = None if names is None else len(names)
-        if names is None:
-            if len(spec.outputs) > 1:
-                self.note = (
-                    f"{file.name} does not name its {len(spec.outputs)} classes; they are taken for the data's, in "
-                    f"this order: {abbreviate(spec.outputs)}"
-                )
-        elif self.task == spec.task and sorted(names) == sorted(spec.outputs):
-            if names != list(spec.outputs):
-                self.order = torch.tensor([names.index(output) for output in spec.outputs])
-        else:
-            self.same = False
-            had, has = ("", "") if self.task == spec.task else (f"the task {self.task}: ", f"the task {spec.task}: ")
-            had, has = had + abbreviate(names), has + abbreviate(spec.outputs)
-            self.note = f"{file.name} was trained for {had}, the data is of {has}"
-
-    def match(self, model: nn.Module, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
-        """Bring tensors that were loaded to the data's classes, or put back what they were before.
-
-        Args:
-            rows: those that have a row for each class; None where that is not known for certain.
-
-        Returns:
-            Those that are for other classes, or in an order that they cannot be brought to.
-        """
-        self.say(rows)
-        own, others = model.state_dict(), self._for_others(before, rows)
-        with torch.no_grad():
-            for key in others:
-                own[key].copy_(before[key])
-            if self.same and self.order is not None:
-                for key in rows or ():
-                    own[key].copy_(own[key][self.order])
-        return others
-
-    def _for_others(self, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
-        """Return the tensors that are for other classes; a row for each of as many others would fit by chance."""
-        if self.fits(rows) or (not self.same and rows is None and self.count not in (None, len(self.spec.outputs))):
-            return []  # in the latter case what has a row for each class has not been loaded
-        return list(before) if self.same or rows is None else [key for key in before if key in rows]
-
-    def fits(self, rows: set[str] | None) -> bool:
-        """Tell whether tensors of the file can answer for the data's classes, given those with a row for each."""
-        return self.same and (self.order is None or rows is not None)
-
-    def say(self, rows: set[str] | None) -> None:
-        """Note the relation, once."""
-        note = self.note
-        if self.order is not None:
-            done = "its head cannot be reordered and begins anew" if rows is None else "its classifier was reordered"
-            note = f"the classes of {self.file.name} are the data's in another order; {done}"
-        self.spec.notes += [note] if note and note not in self.spec.notes else []
-
-
-def _cfg(model: nn.Module) -> Mapping[str, Any]:
-    cfg = getattr(model, "default_cfg", None) or {}
-    return cfg if isinstance(cfg, Mapping) else vars(cfg)
-
-
-def heads_of(model: nn.Module) -> tuple[str, ...]:
-    """Return the modules whose weights depend on the classes."""
-    if isinstance(model, Backbone):
-        return model.classifier
-    classifier = _cfg(model).get("classifier", "head") or "head"
-    return (classifier,) if isinstance(classifier, str) else tuple(classifier)
-
-
-def class_rows(model: nn.Module, keys: Iterable[str], classes: int) -> set[str] | None:
-    """Return those of a model's tensors that have a row for each class; None where that is not certain.
-
-    A model may name the layers in its `class_layers`. Elsewhere each module of the classifier has one layer with as
-    many outputs as there are classes, and nothing else of that length: which is chance in a head with more in it.
-    """
-    own, keys = model.state_dict(), list(keys)
-    named = getattr(model, "class_layers", None)
-    found: set[str] = set()
-    for head in heads_of(model) if named is None else named:
-        wide = [key for key in keys if within(key, (head,)) and own[key].ndim and len(own[key]) == classes]
-        layers = {key.rpartition(".")[0] for key in wide}
-        if len(layers) > 1 or not all(isinstance(model.get_submodule(layer), CLASSIFIERS) for layer in layers):
-            return None
-        found |= set(wide)
-    return found or None
-
-
-def within(key: str, modules: Iterable[str]) -> bool:
-    """Tell whether a tensor belongs to one of some modules, by its name."""
-    return any(key == name or key.startswith(f"{name}.") for name in modules)

@@ -21,7 +21,8 @@ from ..settings import ConfigError
 from ..settings.registry import option_defaults, option_hints, parse_options
 from ..support.files import read_record
 from ..tasks.hosting import PREFIX, Hosted
-from .checkpoint import COUNTER, Classes, Fit, Started, class_rows, heads_of, list_misfits, refuse_misfit, within
+from .checkpoint import COUNTER, Fit, Started, list_misfits, refuse_misfit
+from .classes import Classes, class_rows, heads_of, within
 
 SHOWN = 200  # characters of a plug-in's text in notes
 

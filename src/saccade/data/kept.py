@@ -15,7 +15,8 @@ from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
 from .framing import Encoded, Encoder, Framing, ImageEncoder
 from .image import BadSample
-from .loader import TRIES, in_threads, note_bad, read_all, replacement, too_many_bad
+from .loader import TRIES, note_bad, replacement, too_many_bad
+from .reading import in_threads, read_all
 from .source import Source
 
 LIMIT = 2 * 2**30  # bytes that cached images may take with data.resident=auto

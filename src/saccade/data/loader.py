@@ -4,37 +4,23 @@ Workers decode and crop; the rest of the augmentation runs on the batch. An unre
 replaced by another one, chosen by its random key; training stops when there are too many.
 """
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from .draws import Order, key, uniform
 from .feed import Batch, Expand, Feed, sample_keys, to_device
 from .framing import Encoded, Encoder
 from .image import BadSample, Fault, count_bad
+from .reading import in_threads, make_loader
 from .source import Sample, Source, Stream
 
-T = TypeVar("T")
-U = TypeVar("U")
 INSTEAD = 0x1257  # purpose of the draws for replacements
 TRIES = 20
-MANY, CHUNK = 1024, 64  # samples that repay starting processes, and chunk size
-GRACE = 30  # seconds that a worker survives SIGTERM, while the main process saves
 
 
 class TooManyBad(ValueError):  # noqa: N818
@@ -70,7 +56,7 @@ class FileFeed(Feed):
         self.source, self.order, self.steps, self.device = source, order, order.steps, device
         self.allowed = bad_limit * len(source)
         self.plan: list[list[tuple[int, int]]] = []  # indices and keys of the next batches
-        self.loader = _loader(_Reading(source, encode, 1 if workers else threads), workers, batch_sampler=self.plan)
+        self.loader = make_loader(_Reading(source, encode, 1 if workers else threads), workers, batch_sampler=self.plan)
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield samples and draws."""
@@ -127,7 +113,7 @@ class StreamFeed(Feed):
         """Yield samples and draws."""
         self._note([(bad.name, bad.fault) for bad in self.stream.lost])
         self.reading.epoch, self.reading.start = epoch, start
-        loader = _loader(self.reading, self.workers, batch_size=None, persistent=False)
+        loader = make_loader(self.reading, self.workers, batch_size=None, persistent=False)
         batches = iter(loader)
         for _ in range(start, self.steps):
             batch, bad = next(batches)
@@ -171,86 +157,6 @@ def check_bad(seen: dict[str, Fault], allowed: float, *, of: int) -> None:
             f"{count} of {of} images cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
             "check` names them all; repair or remove them, or raise data.bad_limit"
         )
-
-
-def in_threads(function: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
-    """Map a function over items with threads, in order and with prefetching; decoding releases the GIL."""
-    if threads < 2:
-        yield from map(function, items)
-        return
-    rest = iter(items)
-    with ThreadPoolExecutor(threads) as pool:
-        while ahead := list(islice(rest, 32 * threads)):
-            yield from pool.map(function, ahead)
-
-
-def read_all(function: Callable[[int], U], count: int, workers: int) -> Iterator[U]:
-    """Map a function over 0, 1, ..., in order, with processes if there are many items.
-
-    For small files Python takes as long as the decoder, so threads are limited by the GIL.
-    """
-    forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
-    if workers < 2 or count < MANY or not forks:
-        yield from in_threads(function, range(count), workers)
-        return
-    ends = os.pipe()
-    options: dict[str, Any] = {"batch_size": None, "collate_fn": _as_it_is, "multiprocessing_context": "fork"}
-    options["worker_init_fn"] = partial(_init_reader, *ends)
-    try:
-        for chunk in _loader(_Chunks(function, count), min(workers, -(-count // CHUNK)), persistent=False, **options):
-            yield from tree_map(lambda part: torch.from_numpy(part) if isinstance(part, np.ndarray) else part, chunk)
-    finally:
-        for end in ends:
-            os.close(end)
-
-
-class _Chunks(Dataset[list[Any]]):
-    """A function's results for a chunk of numbers; tensors are sent as arrays, which need no file descriptors."""
-
-    def __init__(self, function: Callable[[int], Any], count: int) -> None:
-        self.function, self.count = function, count
-
-    def __len__(self) -> int:
-        return -(-self.count // CHUNK)
-
-    def __getitem__(self, chunk: int) -> list[Any]:
-        numbers = range(chunk * CHUNK, min((chunk + 1) * CHUNK, self.count))
-        found = [self.function(number) for number in numbers]
-        return list(tree_map(lambda part: part.numpy() if isinstance(part, Tensor) else part, found))
-
-
-def _as_it_is(chunk: Any) -> Any:
-    return chunk
-
-
-def _init_reader(hears: int, speaks: int, number: int) -> None:
-    """Prepare a worker that ends as soon as its parent does, which holds the other end of a pipe.
-
-    Otherwise a worker blocked on its full queue would survive, and hold the run's lock.
-    """
-    init_worker(number)
-    os.close(speaks)
-
-    def wait() -> None:
-        os.read(hears, 1)  # nothing is written: this returns when the other end is closed
-        os._exit(0)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:
-    if workers:
-        # Threads of the parent do not survive a fork, and workers do not need them.
-        options = {"worker_init_fn": init_worker, **options, "persistent_workers": persistent, "prefetch_factor": 4}
-    options.setdefault("collate_fn", dataset.collate if persistent else None)
-    return DataLoader(dataset, num_workers=workers, **options)
-
-
-def init_worker(_: int) -> None:
-    """Prepare a worker: one thread, and time to deliver the last batch when the process group gets SIGTERM."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
 
 
 Read = tuple[Encoded | None, int, list[tuple[str, Fault]]]  # sample, key, faults

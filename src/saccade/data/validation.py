@@ -13,7 +13,7 @@ from .feed import Batch
 from .framing import Encoded, Encoder, Framing, ImageEncoder, resize_images
 from .image import BadSample, Fault
 from .kept import Memory
-from .loader import init_worker, read_all
+from .reading import init_worker, read_all
 from .source import Source
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
+from timm.models import register_notrace_function
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -222,3 +223,12 @@ def _recomputed(block: nn.Module, x: Tensor, *args: Any) -> Tensor:
     for value, new in zip(statistics.values(), updated, strict=True):
         value.copy_(new)
     return x
+
+
+def to_map(x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Return tokens B, H * W, C as a map B, C, H, W."""
+    x = x.unflatten(1, grid).permute(0, 3, 1, 2)
+    return x if isinstance(grid[0], int) else x.contiguous()  # an exporter cannot order strides of symbols
+
+
+register_notrace_function(to_map)  # it looks at sizes

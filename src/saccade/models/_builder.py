@@ -1,6 +1,6 @@
 """Plumbing between our classes and timm's registry."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -9,6 +9,7 @@ from timm.models import build_model_with_cfg
 from ._backbone import Backbone
 
 BackboneT = TypeVar("BackboneT", bound=Backbone)
+T = TypeVar("T")
 SMALL_SIDE = 64  # pixels of a side up to which images are small
 OPTIONS_ABOVE_SMALL: dict[str, dict[str, Any]] = {}  # of models made for small images, where these are larger
 
@@ -63,3 +64,18 @@ def build(cls: type[BackboneT], variant: str, pretrained: bool, given: Mapping[s
         feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
         **kwargs,
     )
+
+
+def per_stage(name: str, value: T | Sequence[T], *, stages: int = 4) -> tuple[T, ...]:
+    """Return one value for each stage, from one for all or a sequence of four."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * stages
+    if len(values) != stages:
+        raise ValueError(f"{name}={value!r} has {len(values)} values; give one, or {stages}, one a stage")
+    return values
+
+
+def check_stages(**lists: Sequence[Any]) -> None:
+    """Refuse lists of different lengths: each has an entry for each stage."""
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"entries were given for different numbers of stages: {lengths}; give one for each stage")

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from torch import Tensor
 
+from ..layers.dct import pack_grouped
+
 Names = Iterable[tuple[str, str | Callable[[re.Match[str]], str]]]
 
 
@@ -114,3 +116,10 @@ def _efficientnet(name: str, weights: Mapping[str, Tensor], blocks: list[str]) -
         return f"{place}.{names.get(part, part)}.{last}"
     part, dot, last = name.partition(".")
     return f"{EFFICIENTNET.get(part, part)}{dot}{last}"
+
+
+def pack_frequencies(weight: Tensor, *, restore: bool, groups: int = 8) -> Tensor:
+    """Bring the convolution of a published LFP (with `restore`, that of line 4) to our layout."""
+    if restore:
+        return pack_grouped(weight, groups=groups, frequencies_out=weight.shape[0] // (weight.shape[1] * groups))
+    return pack_grouped(weight, groups=groups, frequencies_in=weight.shape[1] * groups // weight.shape[0])

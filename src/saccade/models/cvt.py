@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..layers.numerics import upcast
 from ._backbone import Pyramid, run_blocks
-from ._builder import build, default_cfg
+from ._builder import build, check_stages, default_cfg
 from ._published import renamed
 
 
@@ -56,9 +56,7 @@ class CvT(Pyramid):
     ) -> None:
         super().__init__()
         ratios = tuple(mlp_ratio) if isinstance(mlp_ratio, Sequence) else (mlp_ratio,) * len(dims)
-        lengths = {"dims": len(dims), "depths": len(depths), "num_heads": len(num_heads), "mlp_ratio": len(ratios)}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"entries were given for different numbers of stages: {lengths}; give one for each stage")
+        check_stages(dims=dims, depths=depths, num_heads=num_heads, mlp_ratio=ratios)
         if kv_stride < 1:
             raise ValueError(f"kv_stride={kv_stride} was given; it must be 1 or more")
         self.in_chans = in_chans

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from timm.models import generate_default_cfgs, register_model, register_notrace_function
+from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from ..layers.downsample import overlapping_downsample, overlapping_stem, patch_downsample, patch_stem
@@ -13,8 +13,8 @@ from ..layers.glmix import Block, GLMix, Local, MapAttention, Mixer
 from ..layers.init import init_linear
 from ..layers.slots import Clustering, Slots, SlotScale
 from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
-from ._backbone import Pyramid, run_blocks
-from ._builder import OPTIONS_ABOVE_SMALL, build, default_cfg
+from ._backbone import Pyramid, run_blocks, to_map
+from ._builder import OPTIONS_ABOVE_SMALL, build, check_stages, default_cfg
 from ._published import GLNET_NAMES, GLNET_OVERLAPPING, GLNET_PATCHES, GLNET_POINTWISE, rename
 
 
@@ -92,7 +92,9 @@ class GLNet(Pyramid):
     ) -> None:
         super().__init__()
         heads = _heads(dims) if num_heads is None else tuple(num_heads)
-        _check_stages(dims=dims, depths=depths, num_heads=heads, pattern=pattern)
+        check_stages(dims=dims, depths=depths, num_heads=heads, pattern=pattern)
+        if any(not letters or set(letters) - set("GA") for letters in pattern):
+            raise ValueError(f"pattern={pattern} was given; a stage's is made of 'G' (GLMix) and 'A' (attention)")
         self.in_chans = in_chans
         self.num_features = dims[-1]
         self.overlap = overlap
@@ -134,8 +136,7 @@ class GLNet(Pyramid):
         self.norm = nn.BatchNorm2d(self.num_features)
         self.head_drop = nn.Dropout(drop_rate)
         self.feature_info = [
-            {"num_chs": dim, "reduction": patch * 2**index, "module": f"stages.{index}"}
-            for index, dim in enumerate(dims)
+            {"num_chs": dim, "reduction": patch * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(dims)
         ]
         self.reset_classifier(num_classes, global_pool)
 
@@ -256,27 +257,10 @@ class Stage(nn.Module):
         return to_map(run_blocks(self.blocks, x, grid, recompute=self.grad_checkpointing), grid)
 
 
-def to_map(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Return tokens B, H * W, C as a map B, C, H, W."""
-    x = x.unflatten(1, grid).permute(0, 3, 1, 2)
-    return x if isinstance(grid[0], int) else x.contiguous()  # an exporter cannot order strides of symbols
-
-
-register_notrace_function(to_map)  # it looks at sizes
-
-
 def _heads(dims: Sequence[int]) -> tuple[int, ...]:
     if any(dim % 32 for dim in dims):
         raise ValueError(f"dims={tuple(dims)} are not all multiples of 32, the width of a head; give num_heads as well")
     return tuple(dim // 32 for dim in dims)
-
-
-def _check_stages(pattern: Sequence[str], **per_stage: Sequence[Any]) -> None:
-    lengths = {name: len(values) for name, values in dict(per_stage, pattern=pattern).items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"entries were given for different numbers of stages: {lengths}; give one for each stage")
-    if any(not letters or set(letters) - set("GA") for letters in pattern):
-        raise ValueError(f"pattern={tuple(pattern)} was given; a stage's is made of 'G' (GLMix) and 'A' (attention)")
 
 
 # Ours, for images of 24 to 64 pixels at their own size; not one of the paper's.

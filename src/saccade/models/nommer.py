@@ -1,7 +1,7 @@
 """NomMer: every place of a map nominates its context: convolution, window attention or compressed global attention."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,19 +9,17 @@ from timm.layers import DropPath, Mlp, to_2tuple
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from ..layers.dct import pack_grouped, plain_attention
+from ..layers.dct import plain_attention
 from ..layers.downsample import PatchConv
 from ..layers.init import init_linear
 from ..layers.nominate import CANDIDATES, Nomination, Synergy
 from ..layers.position import resize_grid
 from ..layers.window import WindowAttention, extend, resize_bias_table
 from ._backbone import Pyramid, run_blocks
-from ._builder import build, default_cfg
-from ._published import NOMMER_CONSTANTS, NOMMER_NAMES, rename
+from ._builder import build, default_cfg, per_stage
+from ._published import NOMMER_CONSTANTS, NOMMER_NAMES, pack_frequencies, rename
 
 STAGES = 4
-
-T = TypeVar("T")
 
 
 class NomMer(Pyramid):
@@ -310,14 +308,6 @@ class GlobalMixer(nn.Module):
         return self.attn(x)
 
 
-def per_stage(name: str, value: T | Sequence[T]) -> tuple[T, ...]:
-    """Return one value for each stage, from one for all or a sequence of four."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * STAGES
-    if len(values) != STAGES:
-        raise ValueError(f"{name}={value!r} has {len(values)} values; give one, or {STAGES}, one a stage")
-    return values
-
-
 def choose_candidates(names: str | Sequence[str]) -> tuple[str, ...]:
     """Check the names of candidates and put them into the order of the nominator's scores."""
     given = [name.lower() for name in ([names] if isinstance(names, str) else names)]
@@ -332,13 +322,6 @@ def grid_of(img_size: int | tuple[int, int]) -> tuple[int, int]:
     return -(-height // 16), -(-width // 16)
 
 
-def pack_frequencies(weight: Tensor, *, restore: bool, groups: int = 8) -> Tensor:
-    """Bring the convolution of a published LFP (with `restore`, that of line 4) to our layout."""
-    if restore:
-        return pack_grouped(weight, groups=groups, frequencies_out=weight.shape[0] // (weight.shape[1] * groups))
-    return pack_grouped(weight, groups=groups, frequencies_in=weight.shape[1] * groups // weight.shape[0])
-
-
 default_cfgs = generate_default_cfgs(
     {
         f"nommer_{size}": default_cfg(stride=32, first_conv="stem.conv", classifier="head")
@@ -350,15 +333,13 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def nommer_tiny(pretrained: bool = False, **kwargs: Any) -> NomMer:
     """NomMer-T: width 96, 14 blocks, bottlenecks of half the width."""
-    size = {"embed_dim": 96, "depths": (2, 2, 8, 2), "cnn_reduction": 2, "drop_path_rate": 0.1}
-    return build(NomMer, "nommer_tiny", pretrained, kwargs, **size)
+    return build(NomMer, "nommer_tiny", pretrained, kwargs, drop_path_rate=0.1)
 
 
 @register_model
 def nommer_small(pretrained: bool = False, **kwargs: Any) -> NomMer:
     """NomMer-S: width 96, 32 blocks, bottlenecks of a quarter of the width."""
-    size = {"embed_dim": 96, "depths": (6, 6, 16, 4), "cnn_reduction": 4, "drop_path_rate": 0.3}
-    return build(NomMer, "nommer_small", pretrained, kwargs, **size)
+    return build(NomMer, "nommer_small", pretrained, kwargs, depths=(6, 6, 16, 4), cnn_reduction=4, drop_path_rate=0.3)
 
 
 @register_model

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from ..layers.broadcast import Broadcast
-from .context import OnTokens, Part, Position
+from .context import OnTokens, Position
+from .masks import Part
 from .registry import register_plugin
 from .tokens import HookPoint
 

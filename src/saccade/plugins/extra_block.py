@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from ..settings.values import require_choice
 from .attach import Handle
-from .context import Members, WithMask, choose_blocks
+from .context import choose_blocks
+from .masks import Members, WithMask
 from .registry import register_plugin
 from .tokens import Block, HookPoint, Host, HostError, require_blocks
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..layers.second_order import Fusion, Pooling, SecondOrder
 from ..settings.values import from_none, require_choice
 from .attach import Handle, attached
-from .context import Members
+from .masks import Members
 from .registry import register_plugin
 from .tokens import CLASS_OUTPUT, Host, HostError, split_tokens
 

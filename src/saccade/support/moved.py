@@ -33,7 +33,7 @@ MODULES = """
     scores: runs.scores
     sizes: settings.model_sizes
     spawning: support.spawning
-    starting: building.checkpoint
+    starting: building.checkpoint building.classes
     state: runs.state
     weights: runs.weights
     wording: support.wording

@@ -10,27 +10,25 @@ import torch
 from torch import Tensor
 
 from ..building.freezing import still
-from ..data.feed import Expand
-from ..data.image import count_bad, read_faults
+from ..data.image import count_bad
 from ..data.loader import check_bad
-from ..data.validation import Validation
 from ..runs.run import Run
-from ..runs.state import State, StateError, piece_of, save_state, set_aside
+from ..runs.state import piece_of, save_state
 from ..runs.weights import save_model
 from ..settings import TrainConfig
 from ..support.wording import count_of
-from ..tasks import Metrics, Task
+from ..tasks import Metrics
 from .allowance import Allowance, DeadlineExceeded
 from .console import Board, Console
-from .engine import turn_onednn_on, uncompiled
-from .identity import differences, other_differences
+from .engine import turn_onednn_on
 from .lifecycle import on_signal
 from .optim import warmup_of
-from .optimizer_state import load_optimizer_state, optimizer_state
-from .parallel import World, fill, full_state_dict, summon_full_params, whole
+from .optimizer_state import optimizer_state
+from .parallel import World, full_state_dict, summon_full_params, whole
 from .setup import TrainingParts
 from .step import Step
 from .time_limit import TimeLimit, whole_epochs
+from .validate import validate
 
 Weights = tuple[dict[str, Tensor], dict[str, int]]  # by name; and the step, epoch and total epochs
 CHECK_EVERY = 10  # steps between checks that wait for the device or other processes
@@ -333,75 +331,3 @@ class Loop(Step):
         if self.world.is_main:
             weights, unfinished = kept
             save_model(path, weights, self.config.model, self.parts.spec, unfinished=unfinished)
-
-    def restore(self, state: State) -> None:
-        """Restore a saved state; an empty one is the start of training."""
-        if len(set(self.world.gather(state.record.get("step")))) > 1:
-            raise StateError(f"the processes found different states in {self.run.states}; they need one common disk")
-        if self.world.is_main:
-            set_aside(state.passed)
-        if not state.record:
-            self._refuse_to_lose()
-            return
-        self._refuse_other_data(state.record["data"])
-        for name, value in self.task.state_dict().items():
-            fill(value, state.tensors[f"task.{name}"])
-        tensors = {name[6:]: v for name, v in state.tensors.items() if name.startswith("optim.")}
-        counts_on = self.device if self.graphs or self.config.optim.name in ("adam", "adamw") else None
-        load_optimizer_state(self.optimizer, self.names, tensors, state.record["optimizer"], counts_on=counts_on)
-        if self.average is not None:
-            for name, value in self.average.tensors().items():
-                fill(value, state.tensors[f"average.{name}"])
-        record = state.record
-        self.step, self.epoch, self.seconds = record["step"], record["epoch"], record["seconds"]
-        self.length = self.length.restored(record.get("length", {}))
-        self.console.shorten(self.length)
-        # Earlier versions stored -1 for no score.
-        self.best = None if record["best"] == -1.0 else record["best"]
-        self.stale = record["stale"]
-        self.earlier_kernels = record.get("kernels", [])
-        if record["scaler"] and self.scaler.is_enabled():  # only if both runs use float16
-            self.scaler.load_state_dict(record["scaler"])
-        self.feed.bad.update(read_faults(record["bad"]))
-        self.parts.validation.bad |= read_faults(record["bad_validation"]) | self.parts.validation.bad
-        if self.world.is_main:
-            self.totals.copy_(state.tensors["totals"])
-            self.run.forget_after(self.epoch)
-
-    def _refuse_other_data(self, saved: dict[str, Any]) -> None:
-        changes = differences(saved, self.parts.identity)
-        if changes:
-            raise StateError(
-                f"the samples are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
-                "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
-                f"this one's weights: --checkpoint {self.run.path}"
-            )
-        if changes := other_differences(saved, self.parts.identity):
-            raise StateError(
-                f"what {self.run.path} was begun with is another now: {'; '.join(changes)}. Put it back as it was, or "
-                f"begin another run; it can start from this one's weights: --checkpoint {self.run.path}"
-            )
-
-    def _refuse_to_lose(self) -> None:
-        if self.run.metrics() or self.run.finished():
-            raise StateError(
-                f"{self.run.states} holds no state though {self.run.path} has trained; it cannot be resumed. Begin "
-                "another run, or replace this one with --overwrite"
-            )
-
-
-@torch.no_grad()
-def validate(task: Task, validation: Validation, expand: Expand, world: World) -> Metrics:
-    """Evaluate a task on all validation samples over all processes, which all call this."""
-    was_training = task.training
-    task.eval()
-    metrics = task.metrics(task.spec)
-    with uncompiled():
-        for batch in validation.batches():
-            batch = expand.plain(batch)
-            metrics.update(task.answer(batch), batch)
-    task.train(was_training)
-    if world.size > 1:
-        metrics.join(world.gather(metrics.state()))
-    world.merge_from_ranks(validation.bad)
-    return metrics

@@ -20,11 +20,11 @@ from ..settings.sizes import steps_of_epoch
 from ..support.wording import count_of
 from ..tasks.opening import TaskChoice
 from .defaults import FORWARD
-from .loop import validate
 from .parallel import Alone
 from .resolve import resolve
 from .setup import TrainingParts, assemble, keeps_encoded, limit_samples
 from .step import Step
+from .validate import validate
 
 PROBED = {"cpu": 2, "cuda": 8}  # timed steps
 WARM = {"cpu": 1, "cuda": 8}  # warm-up steps; on a GPU these include capturing the CUDA graph

@@ -1,35 +1,29 @@
 """Train a model, or resume a run."""
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 import torch
 
-from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.open import Data
 from ..data.source import Stream
-from ..report.page import show_facts
 from ..runs.run import Run, RunError
-from ..runs.scores import save_scores
-from ..runs.state import load_state
-from ..runs.weights import save_model, save_tensors
-from ..settings import ConfigError, TrainConfig, to_yaml
+from ..settings import ConfigError, TrainConfig
 from ..settings.decisions import Decision, read_decisions, write_decisions
 from ..settings.overrides import names_of
 from ..support.durations import parse_duration
 from ..support.files import free_name, write_text
-from ..support.wording import count_of
 from ..tasks.opening import TaskChoice, open_samples
 from .allowance import Allowance
 from .console import Console
 from .engine import torch_settings
+from .finish import Trained, finish
 from .fitting import find_rate
 from .lifecycle import mark, refuse_if_training, restarted_run, run_lock
 from .loop import Loop, TrainingError
@@ -37,45 +31,10 @@ from .machine import BudgetFitter, sets_run_length
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .resolve import resolve
+from .restore import resume
 from .resumed import resumed_config
-from .setup import TrainingParts, assemble
+from .setup import assemble
 from .time_limit import TimeLimit
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Result of a training run.
-
-    Attributes:
-        path: the run's folder.
-        score: validation score in the primary metric.
-        metric: name of the primary metric.
-        metrics: the last epoch's record.
-        seconds: duration of training, validation and saving, including resumed parts.
-    """
-
-    path: Path
-    score: float
-    metric: str
-    metrics: dict[str, Any]
-    seconds: float
-
-    def __repr__(self) -> str:
-        epochs = count_of(self.metrics.get("epoch", 0), "epoch")
-        return f"<Trained {self.path}: {self.metric} {self.score:.4g} after {epochs}>"
-
-    def _repr_html_(self) -> str:
-        """Return the notebook representation."""
-        shown = {name: f"{value:.4g}" for name, value in self.metrics.items() if isinstance(value, int | float)}
-        return show_facts(
-            str(self.path), {self.metric: f"{self.score:.4g}", "report": str(self.path / "report.html"), **shown}
-        )
-
-    def __getattr__(self, name: str) -> float:
-        """Return a validation metric by name, such as `loss`."""
-        if f"val_{name}" in self.__dict__.get("metrics", {}):
-            return float(self.metrics[f"val_{name}"])
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def train(
@@ -237,14 +196,14 @@ def train_config(
             if device.type == "cuda" or loop.guard.names or loop.guard.handle.unused:
                 console.say(loop.guard.describe())
             if resumed:
-                _restore(loop, run, console)
+                resume(loop, console)
             elif fitting is not None and fitting.deadline is not None:
                 loop.limit = TimeLimit(fitting.deadline, loop.now(), fitting.validation)
             started = monotonic()
             try:
                 with console:
                     last = _fit(loop)
-                return _finish(loop, run, parts, last, seconds=monotonic() - started)
+                return finish(loop, run, parts, last, seconds=monotonic() - started)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(run.path) from None  # the run can be resumed
 
@@ -296,77 +255,6 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
     if error is not None:
         raise RunError(error)
     return Run(path)
-
-
-def _restore(loop: Loop, run: Run, console: Console) -> None:
-    state = load_state(run.states)
-    for note in state.notes:
-        console.say(note, style="yellow")
-    loop.restore(state)
-    if loop.world.is_main:
-        write_text(run.settings, to_yaml(loop.config))  # keep settings that were changed
-    if loop.ended():
-        console.say(f"{run.path} is already finished (step {loop.step}); writing its weights and report again")
-    else:
-        console.say(f"resuming {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
-
-
-def _finish(loop: Loop, run: Run, parts: TrainingParts, record: dict[str, Any], *, seconds: float) -> Trained:
-    """Write weights, scores, predictions and the summary of a finished run."""
-    measured = loop.measured or loop.evaluate()
-    metrics = {f"val_{name}": value for name, value in measured.compute().items()}
-    measured.settle()
-    weights = loop.weights()
-    primary = parts.primary
-    trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)
-    if loop.world.is_main:
-        model = loop.task.model
-        names = [parts.data.val.name(int(place)) for place in measured.columns["place"]]
-        save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)
-        save_tensors(run.predictions_file, {"place": measured.columns["place"], **measured.predictions()})
-        save_model(run.weights, weights, loop.config.model, parts.spec)
-        for left in (run.last_weights, *run.path.glob(".*.safetensors.part")):  # drafts of processes that died
-            left.unlink(missing_ok=True)
-        summary = {
-            **metrics,
-            "task": parts.spec.task,
-            "primary": primary.name,
-            **loop.trained(),
-            "seconds": sum(r["seconds"] for r in run.metrics()),
-            "parameters": sum(p.numel() for p in model.parameters()),
-            **loop.kernels(),
-            "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
-            "data": parts.data.name,
-            "classes": list(parts.spec.outputs),
-            "bad_samples": loop.unreadable(),
-        }
-        write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
-        report = _report(run, parts)
-        epochs, bad = count_of(loop.epoch, "epoch"), count_bad(loop.feed.bad | parts.validation.bad)
-        loop.console.close(
-            f"{loop.config.model.name} on {parts.data.name}",
-            {
-                primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
-                "trained": f"{epochs}{loop.length.remark}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
-                "parameters": f"{summary['parameters']:,}",
-                **({"unreadable samples": f"{bad}, skipped"} if bad else {}),
-                "run": str(run.path),
-                **({"report": str(report)} if report else {}),
-            },
-        )
-    loop.world.wait()
-    return trained
-
-
-def _report(run: Run, parts: TrainingParts) -> Path | None:
-    """Write the report; errors do not fail a finished run."""
-    from .report import write_report
-
-    try:
-        return write_report(run, parts.data)
-    except Exception as error:
-        warnings.warn(f"{run.path} is finished, but its report was not written: {error!r}", stacklevel=2)
-        return None
 
 
 def _refuse_without_weights(config: TrainConfig) -> None:

@@ -16,9 +16,10 @@ from PIL import Image
 
 from saccade.data import image as images
 from saccade.data import tar
-from saccade.data.arrays import open_npz, read_idx
+from saccade.data.arrays import read_idx
 from saccade.data.folder import open_folder
 from saccade.data.image import BadSample, decode
+from saccade.data.npz import open_npz
 from saccade.data.open import open_data
 from saccade.data.tar import TarError, members, number_classes, shard_entries
 from saccade.support.files import NotRegularError, open_regular
@@ -204,7 +205,8 @@ def test_a_large_transparent_image_takes_little_more_than_its_pixels(tmp_path):
 
 
 def test_archives_that_unpack_to_more_than_the_memory_are_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("saccade.data.arrays.physical_memory", lambda: 2**20)
+    for module in ("arrays", "npz"):
+        monkeypatch.setattr(f"saccade.data.{module}.physical_memory", lambda: 2**20)
     np.savez_compressed(tmp_path / "a.npz", x_train=np.zeros((1000, 64, 64), np.uint8), y_train=np.zeros(1000, int))
     with pytest.raises(ValueError, match="unpacks to 4104"):
         open_npz([tmp_path / "a.npz"])

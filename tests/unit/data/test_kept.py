@@ -9,14 +9,15 @@ import sys
 import pytest
 import torch
 
-from saccade.data import loader
+from saccade.data import reading
 from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder
 from saccade.data.image import BadSample
 from saccade.data.kept import CachedSource, EncodedFeed, Memory, decoded_bytes, framed_bytes
-from saccade.data.loader import FileFeed, TooManyBad, in_threads, read_all
+from saccade.data.loader import FileFeed, TooManyBad
 from saccade.data.open import open_data
+from saccade.data.reading import in_threads, read_all
 from saccade.data.source import FileSource
 from saccade.data.validation import Validation
 from saccade.settings import AugmentConfig
@@ -261,7 +262,7 @@ def test_many_samples_are_read_by_processes_as_by_threads(monkeypatch):
         return {"image": torch.full((2, 3), index), "target": torch.tensor(index), "elsewhere": os.getpid() != own}
 
     here = list(read_all(read, 150, 2))
-    monkeypatch.setattr(loader, "MANY", 100)
+    monkeypatch.setattr(reading, "MANY", 100)
     there = list(read_all(read, 150, 2))
     assert not any(found["elsewhere"] for found in here if not isinstance(found, BadSample))
     for first, second in zip(here, there, strict=True):
@@ -274,15 +275,15 @@ def test_many_samples_are_read_by_processes_as_by_threads(monkeypatch):
 
 KILLED = """
 import os, signal, numpy, torch
-from saccade.data import loader
+from saccade.data import reading
 
 def read(index):
     if os.getpid() != parent:
         os.write(1, b"%d\\n" % os.getpid())
     return torch.zeros(100_000)  # more than a pipe holds
 
-parent, loader.MANY = os.getpid(), 100
-for number, _ in enumerate(loader.read_all(read, 1000, 2)):
+parent, reading.MANY = os.getpid(), 100
+for number, _ in enumerate(reading.read_all(read, 1000, 2)):
     if number == 100:
         os.kill(parent, signal.SIGKILL)
 """

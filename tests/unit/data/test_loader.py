@@ -8,8 +8,9 @@ from PIL import Image
 from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder, random_box
-from saccade.data.loader import FileFeed, TooManyBad, _loader, _Reading
+from saccade.data.loader import FileFeed, TooManyBad, _Reading
 from saccade.data.open import open_data
+from saccade.data.reading import make_loader
 from saccade.settings import AugmentConfig
 from saccade.tasks.opening import choose_task
 from saccade.training.parallel import Alone
@@ -199,7 +200,7 @@ def test_large_photographs_are_read_smaller_for_training_and_look_the_same(tmp_p
     reading = parts.feed
     (ours,) = reading.epoch(0)
     assert max(pixels) <= (240, 320)
-    reading.loader = _loader(_Reading(data.train, reading.loader.dataset.encode), 0, batch_sampler=reading.plan)
+    reading.loader = make_loader(_Reading(data.train, reading.loader.dataset.encode), 0, batch_sampler=reading.plan)
     (whole,) = reading.epoch(0)
     assert pixels[-1] == (480, 640)
     assert torch.equal(ours["key"], whole["key"])

@@ -8,7 +8,7 @@ from torch import nn
 
 from saccade.models import nommer  # noqa: F401 (registers the backbones)
 from saccade.plugins import ContextBroadcast, HostError, attach, find_host
-from saccade.plugins.context import read_mask
+from saccade.plugins.masks import read_mask
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -1,0 +1,250 @@
+"""Which tokens take part in a call of a host: those that are no padding, of the text or of the image."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ._parts import takes_positions
+from .attach import Handle
+from .tokens import Host, MaskTaker
+
+Part = Literal["all", "image", "text"]
+
+RECOMPUTE = "_gradient_checkpointing_func"  # attribute of a module of transformers
+
+
+class Members:
+    """Which tokens take part in the forward call that is running.
+
+    The innermost running module that is told of padding decides, so that a block averages over what its attention sees;
+    in what takes no mask, the caller's mask counts. What is recomputed for the backward pass has what counted before.
+    """
+
+    def __init__(self, host: Host, tokens: Part) -> None:
+        self.tokens = tokens
+        self.causal = host.causal
+        self.takers: list[nn.Module] = []  # the modules that are told of padding
+        self.depth = 0  # how many of them are running
+        self.valid: Tensor | None = None  # B, N
+        self.innermost: Tensor | None = None  # as the last block was told, which may be of text and image together
+        self.text_length: int | None = None
+
+    def call_state(self) -> dict[str, Any]:
+        """Return what it knows of the call that is running, by attribute."""
+        return {name: getattr(self, name) for name in ("depth", "valid", "innermost", "text_length")}
+
+    def install(self, host: Host, handle: Handle) -> None:
+        """Listen to the modules of the host that are told of padding."""
+        for taker in host.mask_takers:
+            module, call = host.model.get_submodule(taker.path), _Call(self, taker)
+            self.takers.append(module)
+            handle.hook(module.register_forward_pre_hook(call.enter, with_kwargs=True))
+            handle.hook(module.register_forward_hook(call.leave, always_call=True))
+            handle.hook(_Unwrapping(module, self))
+        outermost = next((taker for taker in host.mask_takers if not taker.path), None)
+        if host.text and outermost is not None and takes_positions(host.model):
+            handle.hook(host.model.register_forward_pre_hook(_Places(outermost), with_kwargs=True))
+        for module in host.model.modules():
+            # nn.TransformerEncoder would pack a batch with padding into one row of tokens.
+            if hasattr(module, "use_nested_tensor"):
+                handle.replace(module, "use_nested_tensor", False)
+        if host.joint is not None:
+            module, call = host.model.get_submodule(host.joint.path), _Call(self, host.joint)
+            handle.hook(module.register_forward_hook(call.join, with_kwargs=True))
+            words: nn.Module = module.get_submodule("text_embeddings")
+            handle.hook(words.register_forward_pre_hook(self._place, with_kwargs=True))
+
+    def _place(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Forward pre-hook of a text's embedding beside an image's: as `_Places`."""
+        if self.valid is None or kwargs.get("position_ids") is not None:
+            return None
+        return args, {**kwargs, "position_ids": count_places(self.valid)}
+
+    def final(self, x: Tensor) -> Tensor | None:
+        """Return what counts of the final tokens, B, N, C: of text and image where they were joined on the way."""
+        return self.innermost if self.valid is not None and self.valid.shape != x.shape[:2] else self.valid
+
+    def mask(self, x: Tensor) -> Tensor | None:
+        """Return what takes part of tokens B, N, C: a mask B, N, or None for all of them."""
+        mask = self.valid
+        if mask is not None and mask.shape != x.shape[:2]:
+            raise ValueError(
+                f"the attention mask speaks of {tuple(mask.shape)} tokens and {tuple(x.shape[:2])} pass; give a mask "
+                "of batch and tokens, and attach to the part of the model that it is meant for"
+            )
+        if self.tokens == "all":
+            return mask
+        if self.text_length is None:
+            raise RuntimeError(
+                f"tokens={self.tokens!r}: where the text ends is not known in a block that is run by itself; run the "
+                "whole model, or choose tokens='all'"
+            )
+        text = torch.arange(x.shape[1], device=x.device) < self.text_length
+        part = text if self.tokens == "text" else ~text
+        return part.expand(x.shape[:2]) if mask is None else mask & part
+
+
+class WithMask:
+    """Calls a module with features and with the mask of the running call."""
+
+    def __init__(self, module: nn.Module, members: Members) -> None:
+        self.module = module
+        self.members = members
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return what the module makes of features."""
+        return self.module(x, self.members.mask(x))
+
+
+class _Call:
+    """Hooks on one module that is told of padding."""
+
+    def __init__(self, members: Members, taker: MaskTaker) -> None:
+        self.members = members
+        self.taker = taker
+        self.running = False
+        self.outer: Tensor | None = None
+
+    def enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook: this module's mask counts."""
+        members = self.members
+        self.running, self.outer = True, members.valid
+        members.depth += 1
+        if members.depth == 1:
+            for taker in members.takers:
+                if hasattr(taker, RECOMPUTE):
+                    _Recomputing.of(taker).add(members)
+        given = self.taker.pick(args, kwargs)
+        if members.depth == 1 or given is None or isinstance(given, Tensor):
+            members.valid = read_mask(given, padding_is_true=self.taker.name != "attention_mask")
+            members.innermost = members.valid
+        cache = kwargs.get("past_key_values")
+        if members.causal and members.depth == 1 and cache is not None and cache.get_seq_length():
+            raise ValueError("tokens of earlier calls are cached and not in the mean; generate with use_cache=False")
+
+    def leave(self, _module: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
+        """Forward hook, called after an error too: the mask of the module around it counts again."""
+        if not self.running:
+            return
+        members = self.members
+        members.depth -= 1
+        members.valid, self.outer, self.running = self.outer, None, False
+        if members.depth == 0:
+            members.text_length = members.innermost = None
+
+    def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
+        """Forward hook of an embedding that takes the text's mask and puts the text before the image."""
+        self.members.text_length = self.taker.pick(args, kwargs).shape[1]
+
+
+class _Recomputing:
+    """What a module of transformers recomputes itself by, with the tokens that took part when it ran first.
+
+    From version 5.23 on only what is inside a module's call is run again, and no hook of its own.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.members: list[Members] = []
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_Recomputing":
+        """Return that of a module, which gets one if it has none, or has been given another function since."""
+        if not isinstance(getattr(module, RECOMPUTE), cls):
+            setattr(module, RECOMPUTE, cls(getattr(module, RECOMPUTE)))
+        found: _Recomputing = getattr(module, RECOMPUTE)
+        return found
+
+    def add(self, members: Members) -> None:
+        """Take care of a plug-in's members, too."""
+        if members not in self.members:
+            self.members.append(members)
+
+    def __call__(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function, which may be run again later."""
+        return self.function(_Again(forward, self.members), *args, **kwargs)
+
+
+class _Again:
+    """A function that runs with the tokens that take part now, whenever it is called."""
+
+    def __init__(self, forward: Callable[..., Any], members: Sequence[Members]) -> None:
+        self.forward = forward
+        self.counted = [(one, one.call_state()) for one in members]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        before = [(one, one.call_state()) for one, _ in self.counted]
+        for one, state in self.counted:
+            one.__dict__.update(state)
+        try:
+            return self.forward(*args, **kwargs)
+        finally:
+            for one, state in before:
+                one.__dict__.update(state)
+
+
+class _Unwrapping:
+    """Gives a module back what it recomputes itself by, when a plug-in is detached."""
+
+    def __init__(self, module: nn.Module, members: Members) -> None:
+        self.module = module
+        self.members = members
+
+    def remove(self) -> None:
+        """Do it, unless another plug-in needs it still."""
+        again = getattr(self.module, RECOMPUTE, None)
+        if isinstance(again, _Recomputing) and self.members in again.members:
+            again.members.remove(self.members)
+            if not again.members:
+                setattr(self.module, RECOMPUTE, again.function)
+
+
+class _Places:
+    """Forward pre-hook of a text model: padding on the left moves no token to another place."""
+
+    def __init__(self, taker: MaskTaker) -> None:
+        self.taker = taker
+
+    def __call__(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        mask = self.taker.pick(args, kwargs)
+        placed = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
+        if placed or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
+            return None
+        return args, {**kwargs, "position_ids": count_places(mask)}
+
+
+def count_places(mask: Tensor) -> Tensor:
+    """Return the places of tokens, B, N, counted from the first that is no padding."""
+    place = torch.arange(mask.shape[1], device=mask.device)
+    return (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)
+
+
+def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:
+    """Turn an attention mask in any of its usual forms into B, N, true for what is no padding.
+
+    Args:
+        mask: None; 0 and 1 or booleans of B, N or B, N, N; or what a library makes of them for its layers, B, 1, N, N
+            or B, 1, 1, N with booleans or with large negative numbers for what is not seen.
+        padding_is_true: a boolean says what to leave out, as in torch.nn.
+    """
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.ndim not in (2, 3, 4):
+        shape = f"of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        raise TypeError(f"the attention mask is {shape}; a tensor of batch and tokens is needed")
+    # A token that is no padding sees itself: the diagonal tells.
+    additive = mask.is_floating_point() and (mask.ndim == 4 or padding_is_true)
+    if mask.ndim == 4:
+        mask = mask[:, 0, 0] if mask.shape[2] == 1 else mask[:, 0].diagonal(dim1=1, dim2=2)
+    elif mask.ndim == 3:
+        mask = mask.diagonal(dim1=1, dim2=2)
+    if additive:
+        return mask > -1
+    return ~mask.bool() if padding_is_true else mask.bool()
