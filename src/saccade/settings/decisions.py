@@ -132,6 +132,20 @@ def say_decision(one: Decision) -> str:
     return f"{one.setting} = {_shown(one.value)} (recipe: {_shown(one.before)}); {one.who}, {one.rule}: {one.why}"
 
 
+def differing(reference: Sequence[Decision], own: Sequence[Decision]) -> list[tuple[Decision | None, Decision | None]]:
+    """Return pairs of decisions on one setting that differ in value or in who decided; None: it is the recipe's."""
+    first, second = ({one.setting: one for one in decisions} for decisions in (reference, own))
+    pairs = [(first.get(name), second.get(name)) for name in {**first, **second}]
+    return [
+        (a, b) for a, b in pairs if a is None or b is None or (_plain(a.value), a.rule) != (_plain(b.value), b.rule)
+    ]
+
+
+def say_who(one: Decision | None) -> str:
+    """Return a value with who decided it; None stands for the recipe."""
+    return "the recipe's" if one is None else f"{_shown(one.value)} ({one.who}, {one.rule}: {one.why})"
+
+
 def write_decisions(folder: Path, record: Sequence[Decision]) -> None:
     """Keep the decisions of a run in its folder."""
     listed = [asdict(decision) for decision in record]

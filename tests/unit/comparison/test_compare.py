@@ -16,7 +16,8 @@ from saccade.comparison.plan.request import Request
 from saccade.comparison.run.folder import is_finished
 from saccade.comparison.run.worker import train_run
 from saccade.runs.run import Run, RunError
-from saccade.settings import ConfigError
+from saccade.settings import ConfigError, TrainConfig, flatten
+from saccade.settings.decisions import latest, read_decisions
 from saccade.training import loop
 from saccade.training.allowance import Allowance
 from saccade.training.pace import Pace
@@ -155,6 +156,20 @@ def test_a_result_is_written_whole_as_json_and_markdown(whole):
     text = (whole.path / "result.md").read_text()
     for part in ("# Which arm helps", f"| `{CHANGED}` |", "## Costs", "## Classes", "Held equal", "| loss |"):
         assert part in text
+
+
+def test_every_run_keeps_who_decided_its_settings(whole):
+    defaults = flatten(TrainConfig())
+    for arm in whole.arms:
+        for seed, path in arm.runs.items():
+            config = Run(path).config()
+            who = latest(read_decisions(path), config)
+            assert {name for name, value in flatten(config).items() if value != defaults[name]} <= who.keys()
+            assert (who["recipe"].who, who["engine.precision"].rule) == ("recipe", "precision")
+            assert seed == 0 or who["seed"].rule == "seeds"
+    said = str(whole.plan)
+    assert "Settings of base that differ from the recipe:\n" in said
+    assert "Decisions that differ between the arms:\n" in said
 
 
 def test_costs_are_measured(whole):

@@ -228,7 +228,22 @@ def settings(result: Findings) -> list[Block]:
             notes.setdefault(note, []).append(shorten(arm.name, NAME))
     every = len([arm for arm in plan.arms if arm.failed is None])
     lines = [note if len(arms) >= every else f"{', '.join(arms)}: {note}" for note, arms in notes.items()]
-    return [changed, held, *(Text(shorten(line, TEXT), "note") for line in lines)]
+    return [changed, *decisions(result), held, *(Text(shorten(line, TEXT), "note") for line in lines)]
+
+
+def decisions(result: Findings) -> list[Table]:
+    """Return who decided the reference's settings, and which decisions differ in other arms."""
+    plan, tables = result.plan, list[Table]()
+    if differ := plan.differing():
+        columns: tuple[str, ...] = ("Arm", "Setting", "Reference", "Arm's own")
+        own = [(Name(name), Code(setting), _value(base), _value(own)) for name, setting, base, own in differ]
+        tables.append(Table("Decisions that differ between the arms", columns, tuple(own)))
+    if base := plan.arm(plan.reference).decisions:
+        caption = f"Settings of {shorten(plan.reference, NAME)} that differ from the recipe, and who decided them"
+        rows = tuple((Code(one.setting), _value(one.value), _value(one.before), one.who, one.why) for one in base)
+        columns = ("Setting", "Value", "Recipe", "Set by", "Why")
+        tables.append(Table(caption, columns, rows, folded="Who decided the settings"))
+    return tables
 
 
 def failures(result: Findings) -> list[Block]:

@@ -13,6 +13,7 @@ from typing import Any
 from ...building.build import parse_plugin
 from ...plugins import PLUGINS
 from ...settings import ConfigError, TrainConfig, flatten, overlay, read_value
+from ...settings.decisions import Decision
 from ...settings.named import name_of
 from ...settings.overrides import ADDED, dotted, merge
 from ...training.recipes import SHORT_FLAGS, configure, default_recipe
@@ -34,7 +35,9 @@ class Arm:
     settings: Mapping[str, Any]  # changed in this arm, by dotted name
     recipe: str | None = None  # begun from instead of the common one
 
-    def configure(self, recipe: str | None, shared: Mapping[str, Any]) -> TrainConfig:
+    def configure(
+        self, recipe: str | None, shared: Mapping[str, Any], *, record: list[Decision] | None = None
+    ) -> TrainConfig:
         """Return all settings of the arm: the recipe's, over them what all arms share, over that its own.
 
         Plug-ins are the arm's own, and those that all arms are given: a recipe's belong to the arms that name them, or
@@ -44,7 +47,8 @@ class Arm:
         try:
             self._refuse_shared(shared.get("model.plugins") or ())
             given = {**merge(shared, dotted(self.settings)), ADDED: self.plugins}
-            return configure(self.recipe or recipe or default_recipe(shared), given, bare=self.recipe is None)
+            name = self.recipe or recipe or default_recipe(shared)
+            return configure(name, given, bare=self.recipe is None, record=record)
         except ConfigError as error:
             raise ConfigError(f"arm {self.name!r}: {error}") from None
 

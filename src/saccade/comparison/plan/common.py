@@ -1,6 +1,6 @@
 """What all arms of a comparison have in common, and what each adds to it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -8,6 +8,9 @@ import torch
 
 from ...runs.run import RunError
 from ...settings import ConfigError, TrainConfig, overlay
+from ...settings.decisions import Decision, decide, decisions_between
+from ...settings.facts import Facts, TimeFacts
+from ...settings.fitting import TIMED
 from ...settings.overrides import dotted, merge
 from ...settings.strength import SAY_STRENGTH
 from ...training.recipes import configure, default_recipe
@@ -20,8 +23,30 @@ from .snapshot import ArmSnapshot, DataCache, inspect_arm
 REFERENCE = "reference"  # in a comparison's record: what its arms add to
 
 
-def arm_configs(request: Request) -> dict[str, TrainConfig]:
-    """Return the settings of each arm by its name."""
+class ArmConfigs(dict[str, TrainConfig]):
+    """Settings of each arm by its name.
+
+    Attributes:
+        records: who decided what, of each arm.
+    """
+
+    def __init__(self, arms: Sequence[Arm], recipe: str | None, shared: Mapping[str, Any]) -> None:
+        self.records: dict[str, list[Decision]] = {arm.name: [] for arm in arms}
+        super().__init__({arm.name: arm.configure(recipe, shared, record=self.records[arm.name]) for arm in arms})
+
+    def change(self, name: str, values: Mapping[str, Any], *, who: str, rule: str, why: str) -> None:
+        """Change settings of an arm, and write down why."""
+        changed = overlay(self[name], values)
+        self.records[name] += decisions_between(self[name], changed, who=who, rule=rule, why=why)
+        self[name] = changed
+
+    def fit(self, name: str, time: TimeFacts, *, without: Sequence[str] = ()) -> None:
+        """Change settings of an arm by the rules on what fits into a time."""
+        self[name] = decide(self[name], Facts(time=time), TIMED, record=self.records[name], without=without)
+
+
+def arm_configs(request: Request) -> ArmConfigs:
+    """Return the settings of each arm."""
     arms, shared = request.parsed_arms, request.shared
     if any("optim.lr" in arm.settings for arm in arms):  # then no arm's batches or rate are fitted to the set
         shared = {"optim.least_steps": None, **shared}
@@ -29,7 +54,7 @@ def arm_configs(request: Request) -> dict[str, TrainConfig]:
         shared = {"augment.full_epochs": None, **shared}
     if request.folds is not None:
         shared = {**shared, "data.folds": request.folds}
-    return {arm.name: arm.configure(request.recipe, shared) for arm in arms}
+    return ArmConfigs(arms, request.recipe, shared)
 
 
 def taken_off(request: Request) -> list[str]:
@@ -51,16 +76,16 @@ def say_common(request: Request) -> str:
     return f"Each arm adds what it names to {common}."
 
 
-def in_epochs(configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device) -> dict[str, TrainConfig]:
-    """Return settings whose length is in epochs, also where a recipe gives it in steps."""
-    found = dict(configs)
+def count_in_epochs(configs: ArmConfigs, cache: DataCache, device: torch.device) -> None:
+    """Give a length in epochs to arms whose recipe has one in steps."""
     for name, config in configs.items():
         if config.schedule.steps is None:
             continue
         with suppress(Exception):  # whatever is wrong with an arm is said where it is built
             resolved, _ = resolve(config, *cache.open(config), device)
-            found[name] = overlay(config, {"schedule.epochs": resolved.schedule.epochs, "schedule.steps": None})
-    return found
+            length = {"schedule.epochs": resolved.schedule.epochs, "schedule.steps": None}
+            why = f"{config.schedule.steps} steps with batch size {resolved.optim.batch_size}"
+            configs.change(name, length, who="set", rule="epochs-of-steps", why=why)
 
 
 def refuse_earlier(request: Request, configs: Mapping[str, TrainConfig], record: Mapping[str, Any]) -> None:
@@ -112,9 +137,9 @@ def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: D
 
 
 def inspect_arms(
-    configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device
+    configs: Mapping[str, TrainConfig], reference: str, cache: DataCache, device: torch.device
 ) -> tuple[dict[str, ArmSnapshot], dict[str, str]]:
-    """Build arms; return those that could be built, and why others could not."""
+    """Build arms; return those that could be built, and why others could not. Refuse arms that cannot be compared."""
     snapshots: dict[str, ArmSnapshot] = {}
     failed: dict[str, str] = {}
     for name, config in configs.items():
@@ -122,10 +147,13 @@ def inspect_arms(
             snapshots[name] = inspect_arm(config, cache, device)
         except Exception as error:  # whatever an arm's model or plug-in does, the others can be compared
             failed[name] = str(error) or type(error).__name__
+    if not snapshots:
+        raise ConfigError(f"no arm can be built; {reference}: {failed[reference]}")
+    _refuse_other_validation(snapshots.get(reference) or next(iter(snapshots.values())), snapshots, reference)
     return snapshots, failed
 
 
-def refuse_other_validation(base: ArmSnapshot, snapshots: Mapping[str, ArmSnapshot], reference: str) -> None:
+def _refuse_other_validation(base: ArmSnapshot, snapshots: Mapping[str, ArmSnapshot], reference: str) -> None:
     """Refuse arms that validate on other samples than the reference."""
     for name, one in snapshots.items():
         if one.val != base.val:

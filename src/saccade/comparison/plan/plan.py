@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...settings.decisions import Decision, differing, say_decision, say_who
 from ...statistics.multiplicity import alpha_share
 from ...statistics.planning import plan_detectable
 from ...support.durations import say_duration
@@ -51,6 +52,7 @@ class PlannedArm:
     parameters: int | None = None  # of its model
     macs: int | None = None  # multiply-adds of one image
     notes: tuple[str, ...] = ()  # what building it had to say
+    decisions: tuple[Decision, ...] = ()  # by which its settings differ from the recipe
 
     def check(self, what: str) -> Check:
         """Return the check of one thing, such as "order of the images"."""
@@ -143,9 +145,26 @@ class Plan:
             changes = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
             lines.append(f"  {arm.name}: {self.remark(arm) or changes}")
             lines += [f"    {note}" for note in arm.notes if arm.name == self.reference]
+        lines += self._decision_lines()
         lines.append("Held equal (checked for the first seed):")
         lines += [f"  {what}: {where}{', ' if detail else ''}{detail}" for what, where, detail in self.held_equal]
         return "\n".join([*lines, *self._cost_lines()])
+
+    def differing(self) -> list[tuple[str, str, str, str]]:
+        """Return each arm's decisions that differ from the reference's: arm, setting, the reference's and its own."""
+        base = self.arm(self.reference).decisions
+        others = [arm for arm in self.arms if arm.decisions and arm.identical_to is None and arm.name != self.reference]
+        found = [(arm.name, pair) for arm in others if base for pair in differing(base, arm.decisions)]
+        return [(name, one.setting, say_who(a), say_who(b)) for name, (a, b) in found if (one := a or b) is not None]
+
+    def _decision_lines(self) -> list[str]:
+        base = self.arm(self.reference).decisions
+        lines = [f"Settings of {self.reference} that differ from the recipe:"] if base else []
+        lines += [f"  {say_decision(one)}" for one in base]
+        differ = [
+            f"  {name}: {setting} = {own}; {self.reference}: {ref}" for name, setting, ref, own in self.differing()
+        ]
+        return [*lines, "Decisions that differ between the arms:", *differ] if differ else lines
 
     def _cost_lines(self) -> list[str]:
         seeds = f"seed{'s' * (len(self.seeds) != 1)} {', '.join(map(str, self.seeds))}"
@@ -175,8 +194,8 @@ def describe(one: ArmSnapshot | None, base: ArmSnapshot) -> dict[str, Any]:
     """Return what building an arm told about it, by the attributes of `PlannedArm`; empty where it could not be."""
     if one is None:
         return {}
-    checks = () if one is base else check_all(base, one)
-    return {"checks": checks, "parameters": one.parameters, "macs": one.macs, "notes": one.notes}
+    checks, measured = () if one is base else check_all(base, one), {"parameters": one.parameters, "macs": one.macs}
+    return {"checks": checks, "notes": one.notes, "decisions": one.decisions, **measured}
 
 
 def say_size(one: ArmSnapshot) -> str:

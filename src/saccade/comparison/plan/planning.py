@@ -13,34 +13,25 @@ import torch
 from ...data.open import Data
 from ...data.source import Stream
 from ...runs.run import Run
-from ...settings import ConfigError, TrainConfig, overlay
-from ...settings.decisions import decide
-from ...settings.facts import Facts, TimeFacts
-from ...settings.fitting import TIMED
-from ...settings.strength import settle_strength, settled_strength
+from ...settings import TrainConfig, overlay
+from ...settings.decisions import beside_recipe, between, decisions_between
+from ...settings.facts import TimeFacts
+from ...settings.strength import settle_strength
 from ...support.durations import say_duration
 from ...support.spawning import VISIBLE, cores
 from ...training.defaults import validate_every
 from ...training.loop import Interrupted
 from ...training.machine import AFTERWARDS, CLOSING
 from ...training.parallel import local_device
+from ...training.resolve import resolve
 from ...tuning.store import Store
 from ..run.clock import Job, Limits, part_of
 from ..run.folder import Folder, config_hash, is_finished
 from ..run.processes import Crew, make_slots, shared_by, visible_gpus
 from .arms import changed, reference_of
 from .budget import USUAL_SEEDS, Ask, makespan
-from .common import (
-    REFERENCE,
-    arm_configs,
-    in_epochs,
-    inspect_arms,
-    refuse_earlier,
-    refuse_other_validation,
-    refuse_unread,
-    say_common,
-)
-from .cut import Cut, pieces
+from .common import REFERENCE, arm_configs, count_in_epochs, inspect_arms, refuse_earlier, refuse_unread, say_common
+from .cut import Cut, Piece, pieces
 from .fitting import BudgetFitting, say_budget, say_outlook
 from .plan import Note, Plan, PlannedArm, describe, estimate_detectable, say_size
 from .ready import Ready
@@ -48,6 +39,8 @@ from .request import Request, ask
 from .snapshot import ArmSnapshot, DataCache, unchanged
 from .timing import Timing
 from .tuned import TunedArms, notes_on_tuning, tune_arms
+
+SEEDS = "seeds and folds of the comparison"
 
 
 class Planner:
@@ -63,8 +56,9 @@ class Planner:
         device = request.device or str(request.shared.get("engine.device", "auto"))
         self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
         self.crew = Crew(self.slots)
-        configs = arm_configs(request)
-        self.configs = {name: overlay(config, {"seed": self.seeds[0]}) for name, config in configs.items()}
+        self.configs = arm_configs(request)
+        for name in self.configs:
+            self.configs.change(name, {"seed": self.seeds[0]}, who="you", rule="seeds", why=SEEDS)
         self.asked: dict[str, int] = {}  # epochs of each arm before they are fitted to a budget
         self.reference = reference_of(self.arms).name
         self.cache = DataCache()
@@ -106,8 +100,7 @@ class Planner:
         self.shortened.setdefault(str(job.whole), {})[job.arm] = epochs
         fit = (self.folder.record() or {}).get("fit") or {}
         self.folder.add({"fit": {**fit, "shortened": self.shortened}})
-        config = overlay(job.config, {"schedule.epochs": epochs})
-        return replace(job, config=config, path=self.folder.run_path(job.arm, config))
+        return self._job(job.arm, job.piece or Piece(job.seed, job.seed, 0, 0))
 
     def plan(self, *, keep: bool) -> Ready:
         """Make the plan; `keep` writes down in the folder what was asked and decided."""
@@ -117,7 +110,7 @@ class Planner:
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
         refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
-        self.configs = in_epochs(self.configs, self.cache, torch.device(self._kind()))
+        count_in_epochs(self.configs, self.cache, torch.device(self._kind()))
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
         settles = bool(kept.get("settled", not kept))  # comparisons begun before stay as they were
@@ -134,11 +127,8 @@ class Planner:
         if not self._done(first := self.distinct[0]) and first not in self.timing.known:
             self.timing.begin(first, self.configs[first])
         configs = {name: self.configs[name] for name in self.distinct}
-        snapshots, self.failed = inspect_arms(configs, self.cache, torch.device(self._kind()))
-        if not snapshots:
-            raise ConfigError(f"no arm can be built; {self.reference}: {self.failed[self.reference]}")
+        snapshots, self.failed = inspect_arms(configs, self.reference, self.cache, torch.device(self._kind()))
         base = self._base(snapshots)
-        refuse_other_validation(base, snapshots, self.reference)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
         self.timing.reads_once = self.request.folds is None and len(ways) == 1
         question = ask(self.request, base.metrics, base.primary, {n: one.metrics for n, one in snapshots.items()})
@@ -150,9 +140,9 @@ class Planner:
             self._take(fit, facts)
         self._settle_strength(settles)
         for name, one in snapshots.items():
-            known, _ = self.cache.open(self.configs[name])[0].kind.adapt(self.configs[name])
-            more = {"schedule.epochs": known.schedule.epochs, **settled_strength(known)}
-            snapshots[name] = replace(one, config=overlay(one.config, more))
+            record, config = [*self.configs.records[name]], self.configs[name]
+            resolved, _ = resolve(config, *self.cache.open(config), torch.device(self._kind()), record=record)
+            snapshots[name] = replace(one, config=resolved, decisions=tuple(beside_recipe(record, resolved)))
         jobs = self._jobs()
         going = {job.arm for job in jobs if not is_finished(job.path)}
         keys = {name: f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}" for name in snapshots}
@@ -168,7 +158,9 @@ class Planner:
             optional[REFERENCE] = say_common(self.request) if named else None
             found = {"fit": fit, "samples": fingerprints, **{name: one for name, one in optional.items() if one}}
             self.folder.write({**self.request.record, "arms": arms}, found)
-        cut = self._cut(data)
+        cut, folds = None, self.request.folds
+        if folds is not None:
+            cut = Cut.of(data, folds=folds, repeats=self.request.repeats, seed=base.config.data.split_seed)
         plan = self._describe(data.name, snapshots, jobs, fit, cut)
         if cut is not None:
             question = replace(question, folds=cut.folds())
@@ -187,18 +179,16 @@ class Planner:
             self.every = min(validate_every(config, *sizes) for config in self.configs.values())
         for name in self.configs if self.every > 1 else ():
             if name not in own:
-                self.configs[name] = overlay(self.configs[name], {setting: self.every})
+                why = "validations after every epoch would take long"
+                self.configs.change(name, {setting: self.every}, who="set", rule="validate-seldom", why=why)
 
     def _settle_strength(self, settles: bool) -> None:
         """Augment all arms alike: as suits the longest, or as the recipe says."""
         longest = max(config.schedule.epochs for config in self.configs.values()) if settles else sys.maxsize
-        self.configs = {name: settle_strength(config, longest) for name, config in self.configs.items()}
-
-    def _cut(self, data: Data) -> Cut | None:
-        folds, repeats = self.request.folds, self.request.repeats
-        if folds is None:
-            return None
-        return Cut.of(data, folds=folds, repeats=repeats, seed=self.configs[self.reference].data.split_seed)
+        why = f"{longest} epochs; short runs train better with less augmentation, and all arms are augmented alike"
+        for name, config in self.configs.items():
+            settled = between(config, settle_strength(config, longest))
+            self.configs.change(name, settled, who="recipe", rule="short-run", why=why)
 
     def _tune(self, done: Sequence[str]) -> list[str]:
         """Give the arms the settings that fit them; return the arms that were tuned."""
@@ -206,15 +196,15 @@ class Planner:
         shared = [name for name in self.request.shared if name != "data.path"]
         if any(arm.plugins or "model.plugins" in arm.settings for arm in self.arms):
             shared.append("model.plugins")  # which tell the arms apart
-        store = Store(self.folder.path / "tuning")
-        quiet = self.request.quiet
-        console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
+        console = rich.console.Console(
+            stderr=True, quiet=self.request.quiet, soft_wrap=True, highlight=False, markup=False
+        )
         try:
             self.tuned = tune_arms(
                 {name: self.configs[name] for name in names},
                 {arm.name: (*shared, *arm.settings) for arm in self.arms if arm.name in names},
                 self.cache,
-                store,
+                Store(self.folder.path / "tuning"),
                 reference=self.twins[self.reference],
                 seconds=self.request.record["tune"],
                 again=set(done) == set(names),
@@ -224,7 +214,10 @@ class Planner:
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, self.folder.path) from None
         for name, twin in self.twins.items():
-            self.configs[name] = overlay(self.configs[name], self.tuned.settings[twin])
+            found = self.tuned.settings[twin]
+            self.configs.change(
+                name, found, who="set", rule="tune", why="the best that short trainings were tried with"
+            )
         self.notes += notes_on_tuning(self.tuned)
         return names
 
@@ -258,8 +251,8 @@ class Planner:
             epochs = {config_hash(config): self.asked[name] for name, config in self.configs.items()}
             self.timing.known[self.reference] = self.fitting.choose_size(self.configs[self.reference], epochs)
             facts = self.fitting.facts
-        for name, config in self.configs.items():
-            self.configs[name] = decide(config, Facts(time=facts), TIMED, without=("epochs-in-time",))
+        for name in self.configs:
+            self.configs.fit(name, facts, without=("epochs-in-time",))
         return facts
 
     def _take(self, fit: Mapping[str, Any], facts: TimeFacts) -> None:
@@ -267,29 +260,31 @@ class Planner:
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
         pace = f"about {say_duration(fit['seconds'])} for all arms and seeds" if "seconds" in fit else "what fits"
-        for name, config in self.configs.items():
-            epochs = max(self.asked[name] * fit["most"] // fit["longest"], 1)
-            time = replace(facts, epochs=epochs, pace=pace)
-            self.configs[name] = decide(config, Facts(time=time), TIMED)
+        for name, asked in self.asked.items():
+            epochs = max(asked * fit["most"] // fit["longest"], 1)
+            self.configs.fit(name, replace(facts, epochs=epochs, pace=pace))
 
     def _config(self, name: str, seed: int) -> TrainConfig:
         return overlay(self.configs[name], {"seed": seed})
 
+    def _job(self, name: str, piece: Piece) -> Job:
+        """Return the run of an arm for a seed, or for a fold of it."""
+        config, folds = self._config(name, piece.seed), self.request.folds
+        if folds is not None:
+            config = overlay(
+                config, {"data.fold": piece.fold, "data.split_seed": config.data.split_seed + piece.repeat}
+            )
+        record = decisions_between(self.configs[name], config, who="you", rule="seeds", why=SEEDS)
+        if (epochs := self.shortened.get(str(piece.whole), {}).get(name)) is not None:
+            before, config = config, overlay(config, {"schedule.epochs": epochs})
+            why = "runs took longer than planned"
+            record += decisions_between(before, config, who="budget", rule="shortened", why=why)
+        path, record = self.folder.run_path(name, config), [*self.configs.records[name], *record]
+        return Job(name, piece.seed, config, path, None if folds is None else piece, tuple(record))
+
     def _jobs(self) -> tuple[Job, ...]:
-        folds = self.request.folds
-        parts = [piece for seed in self.seeds for piece in pieces(seed, folds, self.request.repeats)]
-        jobs = []
-        for piece in parts:
-            for name in self.distinct:
-                config = self._config(name, piece.seed)
-                if folds is not None:
-                    cut = config.data.split_seed + piece.repeat
-                    config = overlay(config, {"data.fold": piece.fold, "data.split_seed": cut})
-                epochs = self.shortened.get(str(piece.whole), {}).get(name)
-                config = config if epochs is None else overlay(config, {"schedule.epochs": epochs})
-                path = self.folder.run_path(name, config)
-                jobs.append(Job(name, piece.seed, config, path, None if folds is None else piece))
-        return tuple(jobs)
+        parts = [one for seed in self.seeds for one in pieces(seed, self.request.folds, self.request.repeats)]
+        return tuple(self._job(name, piece) for piece in parts for name in self.distinct)
 
     def _describe(
         self,

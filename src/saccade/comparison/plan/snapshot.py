@@ -16,6 +16,7 @@ from ...data.open import Data
 from ...data.source import Stream
 from ...runs.run import RunError
 from ...settings import TrainConfig, flatten, overlay
+from ...settings.decisions import Decision
 from ...support.wording import count_of
 from ...tasks import Task
 from ...tasks.metric import MetricSpec
@@ -64,6 +65,7 @@ class ArmSnapshot:
     primary: str  # name of the one that counts
     notes: tuple[str, ...]  # what building it had to say
     beside: dict[str, str]  # what tells apart the weights that it starts from, and what it learns from
+    decisions: tuple[Decision, ...] = ()  # by which its settings differ from the recipe
 
 
 class DataCache:

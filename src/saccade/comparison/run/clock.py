@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...runs.run import Run
 from ...settings import TrainConfig
+from ...settings.decisions import Decision
 from ...support.wording import count_of
 from ...training.allowance import Allowance
 from ...training.pace import Pace
@@ -31,6 +32,7 @@ class Job:
     config: TrainConfig
     path: Path
     piece: Piece | None = None  # of a pass over folds
+    record: tuple[Decision, ...] = ()  # who decided its settings so far
 
     @property
     def whole(self) -> int:

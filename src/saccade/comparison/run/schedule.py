@@ -129,7 +129,7 @@ def run_here(watch: Watch, clock: Clock, cache: DataCache | None = None) -> dict
     found = {}
     while (job := _next(watch, clock)) is not None:
         watch.begin(job, job.path, job.epochs)
-        outcome = train_run(job.config, job.path, cache, allowance=clock.allowance(job))
+        outcome = train_run(job.config, job.path, cache, allowance=clock.allowance(job), record=job.record)
         if _end(job, outcome, watch, clock):
             found[(job.arm, job.seed)] = outcome
     return found
@@ -199,6 +199,7 @@ def run_side_by_side(jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock
 
 def _begin(job: Job, worker: Worker, retried: bool, allowance: Allowance | None) -> _Working:
     asked: dict[str, Any] = {"do": "train", "config": worker.slot.settings(job.config), "path": str(job.path)}
+    asked["record"] = [asdict(one) for one in job.record]
     asked |= {} if allowance is None else {"allowance": asdict(allowance)}
     answer, log = job.path.with_name(f".{job.path.name}.answer.json"), job.path.with_name(f"{job.path.name}.log")
     worker.begin(asked, answer=answer, log=log)

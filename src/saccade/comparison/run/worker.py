@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ import torch
 
 from ...runs.run import Run, hold
 from ...settings import TrainConfig, overlay
+from ...settings.decisions import Decision, read_decisions
 from ...support.files import read_record, write_text
 from ...training.allowance import Allowance, DeadlineExceeded
 from ...training.loop import Interrupted, TrainingError
@@ -45,13 +46,18 @@ class Outcome:
 
 
 def train_run(
-    config: TrainConfig, path: Path, cache: DataCache | None = None, *, allowance: Allowance | None = None
+    config: TrainConfig,
+    path: Path,
+    cache: DataCache | None = None,
+    *,
+    allowance: Allowance | None = None,
+    record: Sequence[Decision] = (),
 ) -> Outcome:
     """Train a run, or resume it, as long as there is time; one that is finished is left alone."""
     try:
         with hold(path.with_name(f".{path.name}.lock")):
             if not is_finished(path):
-                _train(config, path, cache or DataCache(), allowance)
+                _train(config, path, cache or DataCache(), allowance, record)
     except Interrupted:
         raise
     except DeadlineExceeded as late:
@@ -69,16 +75,19 @@ def train_run(
     return Outcome("finished")
 
 
-def _train(config: TrainConfig, path: Path, cache: DataCache, allowance: Allowance | None) -> None:
+def _train(
+    config: TrainConfig, path: Path, cache: DataCache, allowance: Allowance | None, record: Sequence[Decision]
+) -> None:
     begun, run = time.monotonic(), resumable(path)
     if run is not None:
         machine = {"engine.device": config.engine.device, "engine.threads": config.engine.threads}
-        train_config(overlay(run.config(), machine), run=run, quiet=True, allowance=allowance)
+        decided = read_decisions(run.path)
+        train_config(overlay(run.config(), machine), run=run, quiet=True, allowance=allowance, record=decided)
         return
     device = local_device(config.engine.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    train_config(config, out=path, quiet=True, opened=cache.open(config), allowance=allowance)
+    train_config(config, out=path, quiet=True, opened=cache.open(config), allowance=allowance, record=record)
     cost: dict[str, Any] = {"wall_seconds": time.monotonic() - begun}
     if device.type == "cuda":
         cost |= {"peak_memory": torch.cuda.max_memory_allocated(device)}
@@ -135,7 +144,8 @@ def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
             notes = Probes(Path(asked["folder"]), cache, until).warn(configs, asked["scores"], tuned=asked["tuned"])
             return {"notes": [asdict(note) for note in notes]}
         allowance = Allowance(**asked["allowance"]) if "allowance" in asked else None
-        return asdict(train_run(config, Path(asked["path"]), cache, allowance=allowance))
+        record = [Decision(**one) for one in asked.get("record", ())]
+        return asdict(train_run(config, Path(asked["path"]), cache, allowance=allowance, record=record))
     except Interrupted as stopped:
         return asdict(Outcome("stopped", str(stopped)))
     except Exception as error:

@@ -17,6 +17,7 @@ from saccade.comparison.plan.plan import Note, Plan, PlannedArm
 from saccade.comparison.plan.snapshot import Check
 from saccade.data.source import ArraySource
 from saccade.settings import parse_settings
+from saccade.settings.decisions import Decision
 from saccade.statistics import judge, paired_difference, paired_scores, ratio_interval
 from saccade.tasks import MetricSpec
 from saccade.tasks.classification.metrics import metric_specs
@@ -37,6 +38,9 @@ REQUEST = {
     "seeds": [0, 1, 2],
     "budget": None,
 }
+
+
+RATE = Decision("optim.lr", 0.002, 0.001, "family", "family", f"a model {EVIL}")
 
 
 def made(path=Path("nowhere"), **more):
@@ -63,9 +67,10 @@ def made(path=Path("nowhere"), **more):
     costs["broken"] = Cost(None, None, None, None, None, None, None, None)
     samples = (Disagreement(0, "test[0]", "cat", 0.0, 1.0), Disagreement(1, "test[1]", EVIL, 2 / 3, 1 / 3))
     checks = (Check("batches", True, "32 samples a step"), Check("optimizer", False, "because optim.lr = 0.003"))
+    own = replace(RATE, value=0.003, who="you", rule="you", why="given by you")
     planned = (
-        PlannedArm("base", "base", {}, notes=("a note",)),
-        PlannedArm("better", "lr=0.003", {"optim.lr": (0.002, 0.003)}, checks=checks, notes=("a note",)),
+        PlannedArm("base", "base", {}, notes=("a note",), decisions=(RATE,)),
+        PlannedArm("better", "lr=0.003", {"optim.lr": (0.002, 0.003)}, checks=checks, decisions=(own,)),
         PlannedArm(EVIL, EVIL, {"model.name": ("vit", EVIL)}, checks=(checks[0], replace(checks[1], equal=True))),
         PlannedArm("broken", "squeeze", {}, failed="cannot be built"),
         PlannedArm("twin", "lr=0.003", {"optim.lr": (0.002, 0.003)}, identical_to="better"),
@@ -99,6 +104,15 @@ def numbers(text):
 @pytest.fixture(scope="module")
 def page():
     return parse(render_report(made(), request=REQUEST))
+
+
+def test_the_page_tells_who_decided_the_settings_and_where_arms_differ_in_that(page):
+    ((arm, setting, reference, own),) = page.rows("Decisions that differ between the arms")
+    assert (arm, setting, own) == ("better", "optim.lr", "0.003 (you, you: given by you)")
+    assert reference.startswith("0.002 (family, family: a model")
+    ((setting, value, recipe, who, why),) = page.rows("Settings of base that differ from the recipe")
+    assert (setting, value, recipe, who) == ("optim.lr", "0.002", "0.001", "family")
+    assert why == RATE.why
 
 
 def test_verdicts_come_first_one_line_an_arm(page):

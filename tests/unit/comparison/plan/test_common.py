@@ -8,7 +8,7 @@ from saccade.comparison.plan import planning
 from saccade.comparison.plan.common import (
     REFERENCE,
     arm_configs,
-    in_epochs,
+    count_in_epochs,
     refuse_earlier,
     refuse_unread,
     say_common,
@@ -51,7 +51,10 @@ def test_what_all_arms_have_is_what_each_of_them_has():
 
 def test_a_length_in_steps_is_one_in_epochs_before_anything_is_fitted():
     asked = request("augment.repeats=3", settings=SETTINGS | {"schedule.steps": 10}, recipe="quick")
-    for config in in_epochs(arm_configs(asked), DataCache(), CPU).values():
+    configs = arm_configs(asked)
+    count_in_epochs(configs, DataCache(), CPU)
+    for name, config in configs.items():
+        assert configs.records[name][-1].rule == "epochs-of-steps"
         assert (config.schedule.epochs, config.schedule.steps) == (4, None)  # of 3 steps each
 
 

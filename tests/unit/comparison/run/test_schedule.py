@@ -53,7 +53,7 @@ def test_gpus_get_a_process_each_and_several_if_asked():
 
 
 def test_a_failing_run_does_not_stop_the_others(tmp_path, monkeypatch):
-    def train_run(config, path, cache=None, allowance=None):
+    def train_run(config, path, cache=None, **_):
         if config.seed == 1:
             return Outcome("refused", "no")
         write_run(path, [True, False])
