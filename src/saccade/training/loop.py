@@ -25,8 +25,8 @@ from .lifecycle import on_signal
 from .optim import warmup_of
 from .optimizer_state import optimizer_state
 from .parallel import World, full_state_dict, summon_full_params, whole
+from .restore import RestorableStep
 from .setup import TrainingParts
-from .step import Step
 from .time_limit import TimeLimit, whole_epochs
 from .validate import validate
 
@@ -46,7 +46,7 @@ class Interrupted(Exception):  # noqa: N818
         self.number, self.run = number, run
 
 
-class Loop(Step):
+class Loop(RestorableStep):
     """A training run."""
 
     now = staticmethod(monotonic)  # the clock of everything that depends on time

@@ -14,7 +14,8 @@ from ..data.loader import check_bad
 from ..data.open import Data
 from ..data.source import Stream
 from ..runs.run import Run, RunError
-from ..settings import ConfigError, TrainConfig
+from ..runs.state import load_state
+from ..settings import ConfigError, TrainConfig, to_yaml
 from ..settings.decisions import Decision, read_decisions, write_decisions
 from ..settings.overrides import names_of
 from ..support.durations import parse_duration
@@ -31,7 +32,6 @@ from .machine import BudgetFitter, sets_run_length
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .resolve import resolve
-from .restore import resume
 from .resumed import resumed_config
 from .setup import assemble
 from .time_limit import TimeLimit
@@ -196,7 +196,7 @@ def train_config(
             if device.type == "cuda" or loop.guard.names or loop.guard.handle.unused:
                 console.say(loop.guard.describe())
             if resumed:
-                resume(loop, console)
+                _restore(loop, run, console)
             elif fitting is not None and fitting.deadline is not None:
                 loop.limit = TimeLimit(fitting.deadline, loop.now(), fitting.validation)
             started = monotonic()
@@ -255,6 +255,19 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
     if error is not None:
         raise RunError(error)
     return Run(path)
+
+
+def _restore(loop: Loop, run: Run, console: Console) -> None:
+    state = load_state(run.states)
+    for note in state.notes:
+        console.say(note, style="yellow")
+    loop.restore(state)
+    if loop.world.is_main:
+        write_text(run.settings, to_yaml(loop.config))  # keep settings that were changed
+    if loop.ended():
+        console.say(f"{run.path} is already finished (step {loop.step}); writing its weights and report again")
+    else:
+        console.say(f"resuming {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
 
 
 def _refuse_without_weights(config: TrainConfig) -> None:

@@ -21,7 +21,6 @@ from .engine import torch_settings
 from .loop import Loop, TrainingError, Weights
 from .parallel import Alone
 from .resolve import resolve
-from .restore import restore
 from .setup import assemble, limit_samples
 
 SHARE = 0.2  # share of the training samples for evaluation
@@ -140,7 +139,7 @@ def run_trial(
         loop = TrialLoop(config, run, parts, world=Alone(), device=device, console=Deadline(until))
         try:
             if resumed:
-                restore(loop, load_state(run.states))
+                loop.restore(load_state(run.states))
             loop.fit()
         except TrainingError as error:
             return _ended(run, ground.metric, started, failed=str(error).split(". ")[0])
