@@ -8,5 +8,7 @@ from typing import Any
 
 from ..settings.registry import Registry
 
-PLUGINS: Registry[Any] = Registry("plug-in", group="saccade.plugins", home="saccade.plugins")
+PLUGINS: Registry[Any] = Registry(
+    "plug-in", group="saccade.plugins", home=("saccade.plugins", "saccade.tasks.auxiliary")
+)
 register_plugin = PLUGINS.register

@@ -23,11 +23,11 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
     Args:
         noun: what an error calls one of them.
         group: of entry points by which other packages add theirs.
-        home: the package here whose files, or folders, register theirs; being there is enough.
+        home: the package here whose files, or folders, register theirs, or several; being there is enough.
     """
 
-    def __init__(self, noun: str, *, group: str, home: str) -> None:
-        self.noun, self.group, self.home = noun, group, home
+    def __init__(self, noun: str, *, group: str, home: str | tuple[str, ...]) -> None:
+        self.noun, self.group, self.homes = noun, group, (home,) if isinstance(home, str) else home
         self._found: dict[str, Thing] = {}
         self._complete = self._looking = False
         self._lock = threading.RLock()  # a server's threads may ask at once, and what registers may ask itself
@@ -61,8 +61,9 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
                 return
             self._looking = True
             try:
-                for file in pkgutil.iter_modules(import_module(self.home).__path__):
-                    import_module(f"{self.home}.{file.name}")
+                for home in self.homes:
+                    for file in pkgutil.iter_modules(import_module(home).__path__):
+                        import_module(f"{home}.{file.name}")
                 for point in entry_points(group=self.group):
                     thing = point.load()
                     if point.name not in self._found:

@@ -1,4 +1,4 @@
-"""A task of another package: how bright are the left and the right half of an image? Nothing in saccade knows it."""
+"""A task of another package, with reader, plug-ins and view: how bright are both halves of an image?"""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,8 @@ import torch
 
 from saccade.data.source import ArraySource, Splits
 from saccade.data.targets import Targets
+from saccade.explanation.request import ViewKind
+from saccade.explanation.view import Figure, View
 from saccade.tasks import Answer, Metrics, MetricSpec, Presenter, Task
 from saccade.tasks.auxiliary.around import Around
 
@@ -94,3 +96,34 @@ class Dim(Around):
         if "loss" not in result:
             return result
         return {**result, "loss": result["loss"] + self.weight * result["output"].square().mean()}
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, dim, start):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((dim,), start))
+
+    def forward(self, tokens):
+        return tokens * self.weight
+
+
+class ScaleTokens:
+    """A plug-in of another package that changes a model."""
+
+    def __init__(self, *, start: float = 1.0):
+        self.start = start
+
+    def install(self, host, handle):
+        for block in host.blocks:
+            scale = Scale(block.end.dim, self.start)
+            handle.add(host.model.get_submodule(block.path), "scale_tokens", scale)
+            handle.listen(block.end, scale)
+
+
+def mean_view(request):
+    colours = [np.full((8, 8, 3), image.mean((0, 1))).astype(np.uint8) for image in request.pixels]
+    figures = [Figure("mean", "one colour", pixels=colour) for colour in colours]
+    return [View("mean", "Mean colour", "The mean of all pixels.", [figure]) for figure in figures]
+
+
+MEAN = ViewKind("mean", 95, mean_view)

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from saccade.data.reader import READERS
+from saccade.plugins import PLUGINS
 from saccade.settings import ConfigError
 from saccade.settings.registry import Registry
 from saccade.tasks import Task
@@ -40,6 +41,16 @@ def test_a_file_or_folder_in_the_home_is_found_by_being_there(things):
     assert "registry_home.first" not in sys.modules
     assert things.find("first").__module__ == "registry_home.first"
     assert sorted(things) == ["first", "second"]
+
+
+def test_a_registry_may_have_several_homes(things):
+    both = Registry("thing", group="saccade.nothing", home=("saccade.recipes", "registry_home"))
+    assert (sorted(both), sorted(things)) == ([], ["first", "second"])
+
+
+def test_a_loss_is_a_plug_in_by_lying_with_the_others():
+    assert "saccade.tasks.auxiliary" in PLUGINS.homes
+    assert {"drloc", "distill", "token_label"} <= set(PLUGINS)
 
 
 def test_what_is_not_there_is_refused_with_the_names_there_are(things):

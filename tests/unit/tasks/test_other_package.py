@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.trainings import TINY, assert_same_end, environment, train_with_kills
+from support.trainings import TINY, assert_same_end, environment, train_with_kills, weights
 
 PACKAGE = Path(__file__).parents[2] / "packages" / "halves"
 SETTINGS = {
@@ -142,3 +142,16 @@ def test_names_of_other_packages_are_known_and_their_options_checked(words, told
     with pytest.raises(subprocess.CalledProcessError) as error:
         saccade("train", "halves:five", *words, "--out", tmp_path / "run", "--device", "cpu", *sets())
     assert told in " ".join(error.value.stderr.split())
+
+
+@pytest.mark.slow
+def test_a_models_plug_in_and_a_view_of_another_package_are_used(tmp_path):
+    run = tmp_path / "run"
+    words = ["--plugin", "scale_tokens:start=0.5", "--device", "cpu", "--quiet", "--set", "schedule.epochs=1"]
+    saccade("train", "halves:five", *sets(), *words, "--out", run)
+    scales = [value for name, value in weights(run).items() if "scale_tokens" in name]
+    assert scales
+    assert all(0.3 < float(value.mean()) < 0.7 for value in scales)
+    (tmp_path / "a.png").write_bytes(image(200, 20))
+    saccade("explain", run, tmp_path / "a.png", "--views", "mean", "--out", tmp_path / "page")
+    assert "Mean colour" in (tmp_path / "page" / "index.html").read_text()
