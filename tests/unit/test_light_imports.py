@@ -104,6 +104,24 @@ def test_import_is_light_and_what_is_named_is_there_once_it_is_used():
     assert done.returncode == 0, done.stderr
 
 
+NEEDLESS = (
+    *("kernels", "training.loop", "training.train", "comparison", "evaluation", "explanation", "deployment", "tuning"),
+    *("scipy.stats", "scipy.linalg", "onnx", "matplotlib", "transformers"),
+)
+
+
+def test_printing_resolved_settings_imports_only_what_resolving_needs():
+    code = (
+        "import sys\nfrom saccade.cli import main\n"
+        "assert main(['train', '--print-config', '--device', 'cpu', '--set', 'data.train_limit=64']) == 0\n"
+        f"found = [name for name in {NEEDLESS} if name in sys.modules or f'saccade.{{name}}' in sys.modules]\n"
+        "assert not found, found"
+    )
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    assert "img_size: 28" in done.stdout
+
+
 def test_every_name_that_is_listed_is_there():
     assert [name for name in dir(saccade) if not hasattr(saccade, name)] == []
     with pytest.raises(AttributeError, match="no attribute 'trian'"):

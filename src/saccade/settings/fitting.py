@@ -1,8 +1,5 @@
 """Rules on what was found out: the dataset, the model and its weights, the machine and the time."""
 
-from collections.abc import Callable
-from typing import Any
-
 from .decisions import Change, Rule, between
 from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
 from .families import family_of
@@ -92,20 +89,30 @@ def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
     return Change({"data.img_size": side}, why)
 
 
-def _scale(where: Callable[[Facts], tuple[list[float], list[float]] | None], why: str) -> Any:
-    def decide(config: TrainConfig, facts: Facts) -> Change | None:
-        found = where(facts)
-        if found is None:
-            return None
-        own = {"data.mean": config.data.mean, "data.std": config.data.std}
-        values = {name: value for (name, was), value in zip(own.items(), found, strict=True) if not was}
-        return Change(values, why) if values else None
-
-    return decide
+def _scale(found: tuple[list[float], list[float]] | None, config: TrainConfig, why: str) -> Change | None:
+    if found is None:
+        return None
+    own = {"data.mean": config.data.mean, "data.std": config.data.std}
+    values = {name: value for (name, was), value in zip(own.items(), found, strict=True) if not was}
+    return Change(values, why) if values else None
 
 
-def _model_scale(facts: Facts) -> tuple[list[float], list[float]]:
-    return _model(facts).mean, _model(facts).std
+def _scale_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
+    model = _model(facts)
+    found = None if model.weights is None else (model.weights.mean, model.weights.std)
+    return _scale(found, config, f"normalisation that the weights of {model.name} were trained with")
+
+
+def _scale_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
+    data = _data(facts)
+    return _scale(
+        data.measured, config, f"measured on {data.samples:,} training images" if data.samples else "measured"
+    )
+
+
+def _scale_of_model(config: TrainConfig, facts: Facts) -> Change | None:
+    model = _model(facts)
+    return _scale((model.mean, model.std), config, f"normalisation of {model.name}")
 
 
 def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
@@ -131,7 +138,8 @@ def _options_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
     weights = _model(facts).weights
     if weights is None or facts.begun:
         return None
-    return Change({"model.options": {**weights.options, **config.model.options}}, "the weights were trained with them")
+    why = f"the weights of {_model(facts).name} were trained with them"
+    return Change({"model.options": {**weights.options, **config.model.options}}, why)
 
 
 def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
@@ -175,9 +183,10 @@ def _compile(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _array_workers(config: TrainConfig, facts: Facts) -> Change | None:
-    if _data(facts).array is None:
+    array = _data(facts).array
+    if array is None:
         return None
-    return Change({"data.workers": 0}, "the images are in memory, so no process reads them")
+    return Change({"data.workers": 0}, f"the images of {array[0]} pixels are in memory, so no process reads them")
 
 
 def _workers(config: TrainConfig, facts: Facts) -> Change | None:
@@ -197,19 +206,9 @@ FOUND = (
     Rule("size-of-weights", "model", ("data", "model"), _size_of_weights),
     Rule("size-of-arrays", "set", ("data",), _size_of_arrays),
     Rule("size-of-files", "set", ("data", "model"), _size_of_files),
-    Rule(
-        "scale-of-weights",
-        "model",
-        ("model",),
-        _scale(lambda facts: (w.mean, w.std) if (w := _model(facts).weights) else None, "the weights were trained so"),
-    ),
-    Rule("scale-of-arrays", "set", ("data",), _scale(lambda facts: _data(facts).measured, "measured on the images")),
-    Rule(
-        "scale-of-model",
-        "model",
-        ("model",),
-        _scale(lambda facts: (_model(facts).mean, _model(facts).std), "the model's"),
-    ),
+    Rule("scale-of-weights", "model", ("model",), _scale_of_weights),
+    Rule("scale-of-arrays", "set", ("data",), _scale_of_arrays),
+    Rule("scale-of-model", "model", ("model",), _scale_of_model),
     Rule("few-samples", "set", ("data", "model"), _few_samples),
     Rule("epochs-of-steps", "set", ("data",), _epochs_of_steps),
     Rule("options-of-weights", "model", ("model",), _options_of_weights),

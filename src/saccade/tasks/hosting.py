@@ -1,16 +1,15 @@
 """Tasks whose models may be Hugging Face's too, given as a folder with their configuration, and perhaps weights."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
 
 from ..data.spec import InputSpec
-from ..settings import ConfigError, ModelConfig, TrainConfig
+from ..settings import ConfigError, ModelConfig
 from ..support.files import read_record
 from .hosts import Hosts
-from .huggingface import build_host, describe_host, read_config, refuse_checkpoint
+from .huggingface import build_host, describe_host, read_config
 
 PREFIX = "hf:"  # before the folder or name of a model, in settings and files
 
@@ -76,18 +75,6 @@ def hosted_name(name: str) -> str | None:
     if name.startswith(PREFIX):
         return name
     return f"{PREFIX}{name}" if (Path(name).expanduser() / "config.json").is_file() else None
-
-
-def host_settings(config: TrainConfig) -> TrainConfig | None:
-    """Return the settings of a model of Hugging Face, without what is made for timm's; None for a model of these."""
-    name = hosted_name(config.model.name)
-    if name is None:
-        return None
-    refuse_checkpoint(config.model)
-    model = replace(config.model, head=None, options={}, drop_path=None, pretrained=has_weights(name))
-    mean, std = normalisation(name) or (config.data.mean, config.data.std)
-    data = config.data if config.data.mean is not None else replace(config.data, mean=mean, std=std)
-    return replace(config, model=model, data=data, engine=replace(config.engine, compile=False, graphs=False))
 
 
 def has_weights(name: str) -> bool:

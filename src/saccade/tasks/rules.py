@@ -2,11 +2,14 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from ..settings import ConfigError, TrainConfig, flatten, leave_out
+from ..settings import AugmentConfig, ConfigError, TrainConfig, flatten, leave_out
 from ..settings.decisions import Change, Rule, between, put
 from ..settings.facts import Facts
-from .hosting import host_settings, hosted_name
+from .hosting import has_weights, hosted_name, normalisation
+from .huggingface import refuse_checkpoint
 
 
 def left_out(names: Sequence[str], reason: str) -> Rule:
@@ -68,8 +71,31 @@ def adapted_by(task: str, adapt: Callable[[TrainConfig], tuple[TrainConfig, list
     return Rule(f"task-{task}", "task", (), decide)
 
 
+def _for_hosted(config: TrainConfig) -> TrainConfig:
+    name = hosted_name(config.model.name)
+    if name is None:
+        return config
+    refuse_checkpoint(config.model)
+    model: dict[str, Any] = {"head": None, "options": {}, "drop_path": None, "pretrained": has_weights(name)}
+    mean, std = normalisation(name) or (config.data.mean, config.data.std)
+    data = {} if config.data.mean is not None else {"data.mean": mean, "data.std": std}
+    own_engine = {"engine.compile": False, "engine.graphs": False}
+    return put(config, {**{f"model.{key}": value for key, value in model.items()}, **data, **own_engine})
+
+
+def without_images(config: TrainConfig, **engine: Any) -> TrainConfig:
+    """Return settings of a model of Hugging Face for texts, without what is made for images and timm's models."""
+    refuse_checkpoint(config.model)
+    return replace(
+        config,
+        model=replace(config.model, options={}, drop_path=None, pretrained=True),
+        augment=AugmentConfig(crop="none", flip=0.0),
+        engine=replace(config.engine, channels_last=False, **engine),
+    )
+
+
 HUGGING_FACE = own(
     "hugging-face",
     "the model is one of Hugging Face, which has its own head, options and normalisation",
-    lambda config: host_settings(config) or config,
+    _for_hosted,
 )

@@ -159,13 +159,14 @@ def try_smaller(
     return tried
 
 
-def time_facts(tried: Sequence[Tried], seconds: float, *, epochs: int, took: str) -> TimeFacts:
+def time_facts(tried: Sequence[Tried], seconds: float, *, epochs: int, took: str, runs: str = "it") -> TimeFacts:
     """Return the facts by which settings are fitted to a time.
 
     Args:
         tried: the settings that were asked for, and smaller ones up to those that are taken.
         epochs: that fit.
         took: how long these take, in words.
+        runs: that the time is for, in words.
     """
     asked, taken = tried[0].config, tried[-1].config
     return TimeFacts(
@@ -174,7 +175,7 @@ def time_facts(tried: Sequence[Tried], seconds: float, *, epochs: int, took: str
         pace=took,
         options=taken.model.options if taken.model.options != asked.model.options else None,
         img_size=taken.data.img_size if taken.data.img_size != asked.data.img_size else None,
-        slow=f"{count_of(tried[0].epochs, 'epoch')} of it fit into {say_duration(seconds)}, fewer than {ENOUGH}",
+        slow=f"{count_of(tried[0].epochs, 'epoch')} of {runs} fit into {say_duration(seconds)}, fewer than {ENOUGH}",
     )
 
 

@@ -1,5 +1,6 @@
 """Resolve the settings that depend on the task, the data and the device."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -7,8 +8,6 @@ import torch
 
 from ..data.open import Data
 from ..data.spec import InputSpec
-from ..kernels import table
-from ..kernels.switch import chosen
 from ..runs.weights import describe
 from ..settings import ConfigError, TrainConfig, short
 from ..settings.decisions import Decision, decide
@@ -41,7 +40,7 @@ def resolve(
         begun: whether the run is resumed: it keeps its model, even if its initial weights now describe another one.
         record: collects decisions.
     """
-    chosen(config.engine.kernels, table.names())  # refuse unknown names
+    _refuse_unknown_kernels(config.engine.kernels)
     asked, left, decided = config, list[str](), list[Decision]()
     config = decide(config, Facts(begun=begun), choice.kind.task_rules(), record=decided, remarks=left)
     facts = gather_facts(config, choice, data, device, begun=begun)
@@ -87,6 +86,16 @@ def resolved_config(recipe: str | None, settings: Mapping[str, Any], **named: An
             raise
         return config  # the recipe's task needs a dataset, and none is given
     return resolve(config, choice, data, local_device(config.engine.device), given=names_of(given))[0]
+
+
+def _refuse_unknown_kernels(use: str) -> None:
+    """Refuse names of kernels that there are none of; all kernels are imported only where some are named."""
+    if use in ("auto", "off") and not os.environ.get("SACCADE_KERNELS"):
+        return
+    from ..kernels import table
+    from ..kernels.switch import chosen
+
+    chosen(use, table.names())
 
 
 def _overridden(config: TrainConfig, known: Weights | None) -> list[str]:

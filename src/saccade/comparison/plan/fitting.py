@@ -42,7 +42,9 @@ class BudgetFitting:
         """The facts by which the rules of a run change model and size; what epochs take is known later."""
         if not self.tried:
             return TimeFacts(say_duration(self.asked.budget), 0, "")
-        return time_facts(self.tried, self.asked.budget, epochs=self.tried[-1].epochs, took="")
+        seeds = self.asked.seeds if self.asked.named else USUAL_SEEDS
+        runs = f"all arms with {count_of(seeds, 'seed')}"
+        return time_facts(self.tried, self.asked.budget, epochs=self.tried[-1].epochs, took="", runs=runs)
 
     def choose_size(self, config: TrainConfig, epochs: Mapping[str, int]) -> Pace:
         """Time the reference's settings and smaller ones, until enough epochs fit; return the pace of the last.

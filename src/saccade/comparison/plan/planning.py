@@ -179,7 +179,7 @@ class Planner:
             self.every = min(validate_every(config, *sizes) for config in self.configs.values())
         for name in self.configs if self.every > 1 else ():
             if name not in own:
-                why = "validations after every epoch would take long"
+                why = f"validating on {len(data.val):,} samples after every epoch would take long"
                 self.configs.change(name, {setting: self.every}, who="set", rule="validate-seldom", why=why)
 
     def _settle_strength(self, settles: bool) -> None:

@@ -1,7 +1,7 @@
 """What tasks share whose models are those of Hugging Face."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,9 +9,9 @@ from torch import nn
 
 from ...data.spec import InputSpec
 from ...plugins.pretrained import import_transformers
-from ...settings import AugmentConfig, ConfigError, ModelConfig, TrainConfig
+from ...settings import ConfigError, ModelConfig
 from ..hosts import Hosts
-from ..huggingface import build_host, describe_host, explained, quietly, read_config, refuse_checkpoint, safe
+from ..huggingface import build_host, describe_host, explained, quietly, read_config, safe
 from .tokens import Reading, open_tokenizer
 
 VOCABULARIES = (
@@ -65,17 +65,6 @@ class TextHosts(Hosts):
         """Refuse a spec that no text can be read by."""
         Reading.of(spec)
         read_config(spec, kind=cls.host_kind)
-
-
-def adapt_host(config: TrainConfig, **engine: Any) -> TrainConfig:
-    """Return settings without what is made for images and timm's models."""
-    refuse_checkpoint(config.model)
-    return replace(
-        config,
-        model=replace(config.model, options={}, drop_path=None, pretrained=True),
-        augment=AugmentConfig(crop="none", flip=0.0),
-        engine=replace(config.engine, channels_last=False, **engine),
-    )
 
 
 def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:

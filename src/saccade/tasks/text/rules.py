@@ -1,13 +1,12 @@
 """Settings that text classification decides."""
 
-from ..rules import own, refused
-from .hosts import adapt_host
+from ..rules import own, refused, without_images
 
 RULES = (
     refused("augment.repeats", "texts are not augmented"),
     own(
         "texts",
         "texts are not augmented, their models are Hugging Face's, and every length would be compiled anew",
-        lambda config: adapt_host(config, compile=bool(config.engine.compile)),
+        lambda config: without_images(config, compile=bool(config.engine.compile)),
     ),
 )

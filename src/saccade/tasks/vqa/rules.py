@@ -1,7 +1,6 @@
 """Settings that visual question answering decides."""
 
-from ..rules import own, refused
-from ..text.hosts import adapt_host
+from ..rules import own, refused, without_images
 
 RULES = (
     refused("loss.class_weights", "answers are weighed by their own shares"),
@@ -9,6 +8,6 @@ RULES = (
     own(
         "questions",
         "images are left whole, and questions are read with them file by file, so steps are not compiled",
-        lambda config: adapt_host(config, compile=False, graphs=False),
+        lambda config: without_images(config, compile=False, graphs=False),
     ),
 )
