@@ -97,7 +97,6 @@ def _scale(found: tuple[list[float], list[float]] | None, config: TrainConfig, w
     return Change(values, why) if values else None
 
 
-<<<<<<< Updated upstream
 def _scale_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
     model = _model(facts)
     found = None if model.weights is None else (model.weights.mean, model.weights.std)
@@ -116,13 +115,6 @@ def _scale_of_model(config: TrainConfig, facts: Facts) -> Change | None:
     return _scale((model.mean, model.std), config, f"normalisation of {model.name}")
 
 
-||||||| Stash base
-def _model_scale(facts: Facts) -> tuple[list[float], list[float]]:
-    return _model(facts).mean, _model(facts).std
-
-
-=======
->>>>>>> Stashed changes
 def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
     least = config.optim.least_steps
     if least is None:
