@@ -26,6 +26,7 @@ class Ask:
     named: bool  # they are all wanted
     slots: int = 1  # runs at a time
     folds: int = 1  # runs of an arm and seed
+    reserve: float = 1.0  # times the time that was measured, for other programs' load
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,16 @@ def fit_budget(asked: Ask, paces: Mapping[str, Pace], epochs: Mapping[str, int],
         floor = 1 if count == least else longest if count > USUAL_SEEDS else min(ENOUGH, longest)
         for most in range(longest, floor - 1, -1):
             found = fit(count, most)
-            if found.seconds <= asked.budget - spent:
+            if asked.reserve * found.seconds <= asked.budget - spent:
                 return found
     smallest, usual = fit(least, 1), fit(least, min(ENOUGH, longest))
     gone = f", of which {say_duration(spent)} are overhead" if spent else ""
-    more = f" ({say_duration(usual.seconds + spent)} for {usual.most} epochs)" if usual.most > 1 else ""
+    needed = [asked.reserve * one.seconds + spent for one in (smallest, usual)]
+    more = f" ({say_duration(needed[1])} for {usual.most} epochs)" if usual.most > 1 else ""
     fewer = "fewer seeds, " if asked.named and least > LEAST_SEEDS else ""
     raise BudgetError(
         f"a budget of {say_duration(asked.budget)} was given{gone}, but even {count_of(least, 'seed')} of "
         f"{count_of(len(paces), 'arm')} for 1 epoch take about {say_duration(smallest.seconds)}. Give "
-        f"{say_duration(smallest.seconds + spent)}{more}, {fewer}fewer arms, a smaller --model or --img-size, or fewer "
+        f"{say_duration(needed[0])}{more}, {fewer}fewer arms, a smaller --model or --img-size, or fewer "
         "samples (--set data.train_limit=N)"
     )

@@ -122,7 +122,7 @@ class BudgetFitting:
         seconds = [paces[name].seconds(min(ENOUGH, asked)) for name, asked in epochs.items()] * fit.seeds
         needed = makespan(seconds * self.asked.folds, self.asked.slots) + self.spent()
         return (
-            f"Expect arms that look under-trained: {count_of(fit.most, 'epoch')} of at least {enough} that they need; "
+            f"Arms will probably look under-trained: {count_of(fit.most, 'epoch')}, fewer than {enough}; "
             f"{count_of(fit.seeds, 'seed')} of {enough} epochs take about {say_duration(needed)}"
         )
 

@@ -21,7 +21,7 @@ from ...support.durations import say_duration
 from ...support.spawning import VISIBLE, cores
 from ...training.defaults import validate_every
 from ...training.loop import Interrupted
-from ...training.machine import AFTERWARDS, CLOSING
+from ...training.machine import AFTERWARDS, CLOSING, MARGIN
 from ...training.parallel import local_device
 from ...training.resolve import resolve
 from ...tuning.store import Store
@@ -65,7 +65,8 @@ class Planner:
         self.failed: dict[str, str] = {}
         self.timing = Timing(self.crew, self.cache, gpu=self._kind() == "cuda", done=self._done)
         runs = {"slots": max(len(self.slots), 1), "folds": (request.folds or 1) * request.repeats}
-        asked_for = Ask(self.budget or 0.0, len(self.seeds), named=request.seeds is not None, **runs)
+        named = request.seeds is not None  # what is chosen has to last to the end: all seeds get as many epochs
+        asked_for = Ask(self.budget or 0.0, len(self.seeds), named, reserve=1.0 if named else MARGIN, **runs)
         self.fitting = BudgetFitting(asked_for, self.timing, self.spent)
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
