@@ -200,6 +200,7 @@ def test_command_asks_the_same_again(page):
     assert given["--seeds"] == ["3"]
     assert parse_settings(given["--set"]) == REQUEST["settings"]
     odd = repeat_command(made(metric="loss"), {**REQUEST, "seeds": [0, 1, 7], "budget": 90.0, "recipe": "tiny"})
+    assert "--seeds" not in repeat_command(made(), {**REQUEST, "seeds": None, "budget": 90.0})  # chosen again
     for part in ("--seeds 0,1,7", "--budget 90s", "--recipe tiny", "--metric loss"):
         assert part in odd
 
