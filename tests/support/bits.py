@@ -2,8 +2,6 @@
 
 import hashlib
 import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,9 @@ from typing import Any
 import torch
 import yaml
 
+from .fresh import run_command
 from .images import encoded, write_shard
-from .trainings import environment, png_folder, records, settings, weights
+from .trainings import png_folder, records, settings, weights
 
 VIT = {
     "model.name": "vit_tiny_patch16_224",
@@ -90,10 +89,7 @@ def train_setting(name: str, place: Path) -> Path:
     values = settings() | {"data.path": str(data(place / "data")), "keep.every_steps": None} | more
     recipe, out = place / "recipe.yaml", place / "run"
     recipe.write_text(yaml.safe_dump(values))
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    words = [sys.executable, *launcher, "-m", "saccade.cli", "train", "--recipe", str(recipe), "--out", str(out)]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(), check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_command(["train", "--recipe", str(recipe), "--out", str(out)], place / "log.txt", processes=processes)
     return out
 
 
