@@ -8,7 +8,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from saccade.tasks.text.hosted import describe_tokenizer
 from safetensors.numpy import load_file, save_file
 
 from saccade.data.open import open_data
@@ -18,6 +17,7 @@ from saccade.tasks import LabelMaps, save_label_maps
 from saccade.tasks.huggingface import build_host, describe_host
 from saccade.tasks.opening import open_samples
 from saccade.tasks.segmentation.values import ClassMap, read_map
+from saccade.tasks.text.hosts import describe_tokenizer
 from saccade.tasks.text.tables import read_columns
 from saccade.tasks.text.tokens import Reading, TextError, open_tokenizer
 from support.masks import make_masks

@@ -29,8 +29,14 @@ HOSTS: dict[str, Callable[[], nn.Module]] = {
         depth=4,
         num_heads=3,
     ),
-    "glnet": partial(
-        timm.create_model, "glnet_nano", num_classes=10, dims=(32, 64, 64), depths=(2, 2, 2), num_heads=(1, 2, 2)
+    "glnet": partial(  # blocks of both kinds, GLMix of two widths
+        timm.create_model,
+        "glnet_nano",
+        num_classes=10,
+        dims=(32, 64),
+        depths=(1, 2),
+        num_heads=(1, 2),
+        pattern=("G", "GA"),
     ),
 }
 PLUGINS: dict[str, Callable[[], Any]] = {
@@ -152,7 +158,7 @@ def test_shapes_of_one_kind_do_not_become_variables_of_another() -> None:
         return graph.forward
 
     compile_parts(build("glnet", None), backend=keep)(torch.randn(2, 3, 32, 32))
-    assert len(inputs) >= 3  # at least one a stage
+    assert len(inputs) >= 3  # at least one a kind of block and width
     assert not [value for examples in inputs for value in examples if isinstance(value, torch.SymInt)]
 
 
@@ -182,7 +188,7 @@ def test_drop_path_keeps_whole_samples_at_its_rate_and_is_nothing_where_the_mode
 
 def test_uncompiled_parts_are_not_compiled_again() -> None:
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    model = build("glnet", "broadcast_scaled")
+    model = build("vit", "broadcast_scaled")
     want = model(images)
     called = compile_parts(model, backend="eager")
     torch._dynamo.utils.counters.clear()
