@@ -1,1 +1,1 @@
-"""A trained model outside of training: exported, asked about files, served."""
+"""Inference with trained models: prediction, export, serving."""

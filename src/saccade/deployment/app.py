@@ -1,4 +1,4 @@
-"""The server's application: what can be asked, and how it is answered."""
+"""The FastAPI application of the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,21 +22,21 @@ from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
 from .guard import Guard
-from .limits import Limits, Refusal, Room, Uploads
+from .limits import Limits, Refusal, UploadMemory, Uploads
 from .metrics import CONTENT_TYPE, Metrics
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
 from .texts import pack, read_text
 from .upload import Decoder, Form, check_type, read_form
 
-PAGES = {"index.html": "/", "docs.html": "/docs"}  # other files of the page are below /page/
+PAGES = {"index.html": "/", "docs.html": "/docs"}  # other files of the page are under /page/
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-HUNG_UP = 499  # nobody reads it; it is for the counts
+HUNG_UP = 499  # status of abandoned requests, only for metrics
 OPEN = ("/health", "/ready", "/openapi.json")
 CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MOST = 1000  # parts of an answer, such as classes
-NAMED = 20  # models that a refusal names
+MOST = 1000  # most classes in a response
+NAMED = 20  # most models listed in an error
 
 Which = Annotated[str | None, Query(max_length=400, description="a model that /model lists, by its number or name")]
 Top = Annotated[
@@ -47,18 +47,18 @@ Views = Annotated[str | None, Query(max_length=400, description="keys of views, 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server behaves."""
+    """Settings of a server."""
 
-    batch_size: int = 32  # images that share a forward pass at most
-    wait_ms: float = 5.0  # milliseconds an image waits for others at most
-    queue: int = 256  # images that may wait for a model
-    token: str | None = None  # what a client must send; None lets everyone in
-    hosts: Sequence[str] | None = None  # names the server answers to; None for all
-    limits: Limits = field(default_factory=Limits)  # of uploads
+    batch_size: int = 32  # most images in a forward pass
+    wait_ms: float = 5.0  # most milliseconds that an image waits for others
+    queue: int = 256  # most images that wait for a model
+    token: str | None = None  # bearer token that clients must send; None: no authentication
+    hosts: Sequence[str] | None = None  # accepted host names; None: all
+    limits: Limits = field(default_factory=Limits)  # limits on uploads
 
 
 class Served:
-    """A model with its queue under a name of its own, and what explains it, if it can be."""
+    """A served model: its name, its queue, and its explainer, if it has one."""
 
     def __init__(
         self, name: str, predictor: Predictor, *, settings: Settings, metrics: Metrics, explainer: Explainer | None
@@ -75,12 +75,12 @@ class Served:
         metrics.queue.labels(name).set_function(lambda: len(self.batcher))
 
     def about(self) -> dict[str, Any]:
-        """Return what is worth knowing of it."""
+        """Return the model's description."""
         reads = {"reads": self.predictor.task.reader.reads, "texts": len(self.predictor.spec.extra.get("columns", []))}
         return {**self.predictor.about(), **reads, "name": self.name, "explain": self.explainer is not None}
 
     def answer(self, row: np.ndarray, size: tuple[int, int], top: int) -> dict[str, Any]:
-        """Return what the model says to an image of a height and width: what programs rely on, and rows for a page."""
+        """Return the response to an image of the given size: fields for programs, and rows for the page."""
         task, presenter = self.predictor.task, self.predictor.presenter
         answer = presenter.describe(self.predictor.codec.unframe(row, size), top=top)
         rows = [
@@ -98,7 +98,7 @@ class Served:
 
 
 class ServerState:
-    """What the handlers share."""
+    """State shared by the handlers."""
 
     def __init__(
         self, predictors: Sequence[tuple[Predictor, Explainer | None]], *, settings: Settings, runs: RunIndex
@@ -106,7 +106,7 @@ class ServerState:
         self.settings, self.runs, self.metrics = settings, runs, Metrics()
         self.uploads, self.decoder = Uploads(settings.limits), Decoder(settings.limits)
         self.models: list[Served] = []
-        self.stopping: Callable[[], bool] = bool  # whether the server is about to stop; who runs it says how to tell
+        self.stopping: Callable[[], bool] = bool  # whether the server is shutting down; set by `make_server`
         for predictor, explainer in predictors:
             taken = sum(one.predictor.name == predictor.name for one in self.models)
             name = f"{predictor.name} ({taken + 1})" if taken else predictor.name
@@ -114,8 +114,10 @@ class ServerState:
         self.metrics.watch("saccade_upload_bytes", "Bytes of uploads in memory.", lambda: self.uploads.held)
         self.metrics.watch("saccade_received_bytes", "Bytes of uploads so far.", lambda: self.uploads.received)
 
-    async def take(self, request: Request, room: Room, query: dict[str, Any]) -> tuple[Form, Served, dict[str, Any]]:
-        """Read a request: its form, the model it asks and its options; a form's field goes before the query's."""
+    async def take(
+        self, request: Request, room: UploadMemory, query: dict[str, Any]
+    ) -> tuple[Form, Served, dict[str, Any]]:
+        """Read a request: form, model and options; form fields take precedence over the query."""
         content_type = request.headers.get("content-type", "")
         check_type(content_type)
         self.choose(query["model"]).batcher.check()
@@ -128,7 +130,7 @@ class ServerState:
         return form, self.choose(form.fields.get("model", query["model"])), options
 
     async def read(self, form: Form, served: Served) -> tuple[Any, tuple[int, int]]:
-        """Return what a model is asked about, framed or as tokens, and the height and width an image had."""
+        """Return a model's input, framed or tokenized, and the image's original height and width."""
         predictor = served.predictor
         texts = () if predictor.task.reader.reads == "image" else read_text(form.fields, predictor)
         if predictor.task.reader.reads == "text":
@@ -136,19 +138,19 @@ class ServerState:
         return await self.decode(form, served, lambda pixels: (pack(predictor, pixels, texts), pixels.shape[:2]))
 
     async def read_whole(self, form: Form, served: Served) -> Any:
-        """Return what a model is asked about as it was given: pixels, or a text."""
+        """Return a model's input as given: pixels, or a text."""
         if served.predictor.task.reader.reads == "text":
             return "\t".join(read_text(form.fields, served.predictor))
         return await self.decode(form, served, lambda pixels: pixels)
 
     async def decode(self, form: Form, served: Served, then: Callable[[np.ndarray], Any]) -> Any:
-        """Return what becomes of the form's image; refuse a form without one."""
+        """Decode the form's image and apply `then`; refuse a form without an image."""
         if form.image is None:
             raise Refusal(422, f"{served.name} reads images; send one in the field `file`")
         return await self.decoder(form.image, then)
 
     def choose(self, which: str | None) -> Served:
-        """Return a model by its number or name, the first if none is asked for."""
+        """Return a model by number or name; default: the first."""
         numbers = {str(number): one for number, one in enumerate(self.models)}
         names = {one.name: one for one in self.models}
         found = self.models[0] if which is None else numbers.get(which) or names.get(which)
@@ -165,7 +167,7 @@ def create_app(
     settings: Settings | None = None,
     runs: RunIndex | None = None,
 ) -> FastAPI:
-    """Return the application that serves models and what explains each; `app.state.server` is what handlers share."""
+    """Return the application that serves models; `app.state.server` is the state shared by handlers."""
     state = ServerState(predictors, settings=settings or Settings(), runs=runs or RunIndex())
 
     @asynccontextmanager
@@ -207,7 +209,7 @@ def create_app(
 def _add_questions(app: FastAPI, state: ServerState) -> None:
     @app.post("/predict", openapi_extra=BODY, responses={200: PREDICTED, **REFUSALS})
     async def predict(request: Request, model: Which = None, top: Top = None) -> Response:
-        """Say what is in an image. Requests that come together share a forward pass."""
+        """Predict an image. Concurrent requests share a forward pass."""
         with state.uploads.room() as room:
             form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
@@ -217,7 +219,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
 
     @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
     async def explain(request: Request, model: Which = None, views: Views = None) -> Response:
-        """Show what a model did with an image: views with their figures, as data URIs and HTML."""
+        """Explain a prediction: views with their figures, as data URIs and HTML."""
         with state.uploads.room() as room:
             form, served, options = await state.take(request, room, {"model": model, "views": views})
             if served.explainer is None:
@@ -234,13 +236,13 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
 def _add_facts(app: FastAPI, state: ServerState) -> None:
     @app.get("/health")
     async def health() -> JSONResponse:
-        """Answer 200 while images are answered."""
+        """Liveness: 200 while the server works."""
         alive = all(one.batcher.alive for one in state.models)
         return JSONResponse({"status": "ok" if alive else "a worker has ended"}, 200 if alive else 503)
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        """Answer 200 if further requests are welcome: not while the server stops, nor while a queue is full."""
+        """Readiness: 200 unless the server is stopping or a queue is full."""
         full = any(len(one.batcher) >= one.batcher.limit for one in state.models)
         status = "stopping" if state.stopping() else "busy" if full else "ready"
         headers = {} if status == "ready" else {"Retry-After": "1"}
@@ -248,7 +250,7 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
 
     @app.get("/model")
     async def model() -> JSONResponse:
-        """List the models and what is taken."""
+        """List the models and the limits."""
         limits = state.settings.limits
         models = [{"index": index, **one.about()} for index, one in enumerate(state.models)]
         return JSONResponse(
@@ -257,21 +259,21 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
-        """Return counts as Prometheus reads them."""
+        """Return metrics in Prometheus' format."""
         return PlainTextResponse(state.metrics.text(), media_type=CONTENT_TYPE)
 
-    looking = asyncio.Lock()  # one search of the disk at a time, however many ask
+    looking = asyncio.Lock()  # one search of the disk at a time
 
     @app.get("/runs")
     async def runs() -> JSONResponse:
-        """List the runs and comparisons that can be browsed."""
+        """List the runs and comparisons."""
         async with looking:
             items = await asyncio.to_thread(state.runs.items)
         return JSONResponse({"runs": [item._asdict() for item in items]})
 
     @app.get("/reports/{key}", responses={404: {"description": "There is no such report."}})
     async def report(key: str) -> Response:
-        """Return the report of a run or comparison by the id /runs gives."""
+        """Return the report of a run or comparison by its id from /runs."""
         page = await asyncio.to_thread(state.runs.report, key)
         if page is None:
             raise Refusal(404, "there is no such report; /runs lists those there are")
@@ -310,7 +312,7 @@ def _add_refusals(app: FastAPI, state: ServerState) -> None:
 
 
 def _whole(fields: dict[str, str], name: str, otherwise: int | None, *, least: int, most: int) -> int | None:
-    """Return a whole number from a form; what the query says if it is not there."""
+    """Return an integer from a form field; default: the query's value."""
     if name not in fields:
         return otherwise
     text = fields[name]
@@ -320,14 +322,14 @@ def _whole(fields: dict[str, str], name: str, otherwise: int | None, *, least: i
 
 
 def read_files() -> dict[str, tuple[str, bytes]]:
-    """Return type and content of the page's files, by path: read once, since no name in a request becomes a path."""
+    """Return type and content of the page's files by path; read once, so that requests never name files."""
     folder = resources.files("saccade.deployment") / "page"
     found = {
         PAGES.get(file.name, f"/page/{file.name}"): (TYPES[Path(file.name).suffix], file.read_bytes())
         for file in folder.iterdir()
         if Path(file.name).suffix in TYPES
     }
-    report = resources.files("saccade.report")  # whose look and charts the page shares
+    report = resources.files("saccade.report")  # shared style and charts
     style = (report / "page.css").read_text(encoding="utf-8") + heat_css()
     charts = (report / "chart.js").read_bytes()
     return {**found, "/page/report.css": ("text/css", style.encode()), "/page/chart.js": (TYPES[".js"], charts)}

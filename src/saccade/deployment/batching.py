@@ -1,4 +1,4 @@
-"""Requests that come together share a forward pass."""
+"""Dynamic batching: concurrent requests share a forward pass."""
 
 import asyncio
 from collections import deque
@@ -19,7 +19,7 @@ Disconnected = Callable[[], Awaitable[bool]]
 
 
 class ClientGone(Exception):  # noqa: N818
-    """Who asked has hung up."""
+    """The client has disconnected."""
 
 
 class _Waiting(NamedTuple):
@@ -29,18 +29,18 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Collects images and answers them together.
+    """Collects images into batches and runs the model on them.
 
-    A batch leaves when it is full, when nobody else is on the way, or when its first image has waited `wait_ms`.
-    While one is computed the next gathers.
+    A batch starts when it is full, when no further request is being read, or when its first image has waited `wait_ms`.
+    The next batch is collected meanwhile.
 
     Args:
-        answer: maps images, B, C, S, S uint8, to answers, a row each; called from a thread of its own.
-        batch_size: images of a batch at most.
-        wait_ms: milliseconds an image waits for others at most, when the model is free.
-        queue: images that may wait; a further one is refused.
-        on_batch: is told the size of each batch.
-        stack: makes one tensor of those of a batch; torch.stack if not given.
+        answer: maps images, B, C, S, S uint8, to one answer each; called in a separate thread.
+        batch_size: largest batch.
+        wait_ms: most milliseconds that an image waits for others, if the model is idle.
+        queue: most waiting images; further ones are refused.
+        on_batch: called with the size of each batch.
+        stack: combines a batch's tensors; default: torch.stack.
     """
 
     def __init__(
@@ -72,30 +72,30 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Whether somebody works on the queue."""
+        """Whether the worker is running."""
         return self._worker is not None and not self._worker.done()
 
     def check(self) -> None:
-        """Refuse if the queue is full: before an upload is read, so that it need not be."""
+        """Refuse if the queue is full, before an upload is read."""
         if len(self._waiting) >= self.limit:
             raise Refusal(503, f"{self.limit} images are waiting already; send it again in a second", retry_after=1)
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """Tell that an image is on the way, so that a batch may wait for it."""
+        """Announce an image that is being read, so that a batch may wait for it."""
         self._coming += 1
         try:
             yield
         finally:
             self._coming -= 1
-            self._arrived.set()  # a batch need not wait for one that was refused
+            self._arrived.set()  # batches do not wait for a refused image
 
     async def submit(self, image: Tensor, *, disconnected: Disconnected | None = None) -> np.ndarray:
-        """Return the answer to an image.
+        """Return the answer for an image.
 
         Args:
             image: C, S, S uint8.
-            disconnected: tells whether who asked has hung up; such an image is not computed.
+            disconnected: returns whether the client has disconnected; its image is then dropped.
         """
         self.check()
         waiting = _Waiting(image, asyncio.get_running_loop().create_future(), disconnected)
@@ -104,11 +104,11 @@ class Batcher:
         return await waiting.answer
 
     def start(self) -> None:
-        """Begin to work, in the running loop."""
+        """Start the worker in the running event loop."""
         self._worker = asyncio.create_task(self._work())
 
     async def stop(self) -> None:
-        """Answer what waits, then end."""
+        """Answer waiting images, then stop."""
         self._closing = True
         self._arrived.set()
         if self._worker is not None:
@@ -130,7 +130,7 @@ class Batcher:
                 await self._compute(batch)
 
     async def _gather(self, until: float) -> None:
-        """Wait for a full batch, as long as there is somebody to wait for and time."""
+        """Wait for a full batch, as long as images are announced and there is time."""
         loop = asyncio.get_running_loop()
         while len(self._waiting) < self.batch_size and self._coming > 0 and not self._closing:
             self._arrived.clear()
@@ -148,7 +148,7 @@ class Batcher:
         try:
             images = self.stack([one.image for one in batch])
             rows = list(await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, images))
-        except Exception as error:  # whatever it is belongs to those who asked; the worker lives on
+        except Exception as error:  # errors are sent to the clients; the worker continues
             if is_memory_error(error) or isinstance(error, torch.OutOfMemoryError):
                 error = Refusal(503, "there is no memory for this batch now; send it again", retry_after=5)
             for one in batch:
@@ -165,12 +165,12 @@ class Batcher:
 
 
 async def _is_there(one: _Waiting) -> bool:
-    """Whether somebody still waits for an answer."""
+    """Whether the client is still connected."""
     if one.answer.done():
         return False
     try:
         disconnected = one.disconnected is not None and await one.disconnected()
-    except Exception:  # who cannot be asked is taken to be there
+    except Exception:  # assume a connection if this fails
         disconnected = False
     if disconnected:
         with suppress(asyncio.InvalidStateError):

@@ -1,4 +1,4 @@
-"""Runs and comparisons in folders that were named at the start, found again by an id and never by a path."""
+"""Index of runs and comparisons in given folders, addressed by id, never by path."""
 
 import hashlib
 import threading
@@ -30,10 +30,10 @@ class Item(NamedTuple):
 
 
 class RunIndex:
-    """What there is to browse.
+    """Runs and comparisons that can be browsed.
 
     Args:
-        folders: searched for runs and comparisons, a few levels deep; links are not followed.
+        folders: folders to search, a few levels deep; links are not followed.
         runs: folders of runs.
     """
 
@@ -47,7 +47,7 @@ class RunIndex:
         self._lock = threading.Lock()
 
     def items(self) -> list[Item]:
-        """Look for what is there now."""
+        """Search the folders."""
         found = {path.resolve(): name for path, name in self._walk()}
         items = [_item(path, name) for path, name in list(found.items())[:MOST_ITEMS]]
         with self._lock:
@@ -55,7 +55,7 @@ class RunIndex:
         return sorted(items, key=lambda item: (item.kind, item.name))
 
     def report(self, key: str) -> bytes | None:
-        """Return the page of a run or comparison that `items` listed; None if it has none."""
+        """Return the page of an item; None if it has none."""
         with self._lock:
             path = self._known.get(key)
         if path is None:
@@ -105,13 +105,13 @@ def _item(path: Path, name: str) -> Item:
 
 
 def _score(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run reached in the metric that it is judged by: the value as its files name it, and in words."""
+    """Return a run's primary metric: key and value of its summary, and as text."""
     outputs = summary.get("classes")
     spec = InputSpec(tuple(outputs) if isinstance(outputs, list) else (), 3, 1, [], [])
     try:
         kind = find_task(str(summary.get("task", spec.task)))
         metric = kind.metrics.metric(str(summary.get("primary", kind.metrics.primary)), spec)
-    except (ValueError, KeyError, NotImplementedError):  # of a task that is not known here, or gives no such number
+    except (ValueError, KeyError, NotImplementedError):  # unknown task, or no such metric
         return {}
     value = None if metric is None else summary.get(f"val_{metric.name}")
     if metric is None or isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""What an exported model carries besides its graph: its task, framing and versions; and how it is read safely."""
+"""Metadata of exported models: task, framing, versions; and safe reading of exported files."""
 
 import json
 import zipfile
@@ -17,46 +17,46 @@ from ..support.files import read_small
 from ..tasks import Task
 from ..tasks.opening import find_task
 
-KEY = "saccade"  # of ONNX's metadata
-MEMBER = "extra/saccade.json"  # of a torch.export package, behind the archive's own folder
-FRAMED = "framed"  # name of a graph's value: what its own framing makes of images, uint8 B, C, S, S
-LIMIT = 16 * 2**20  # bytes of JSON a package may carry
-ONNX_LIMIT = 2**31  # bytes of a graph, which is all that its format can hold
+KEY = "saccade"  # key in ONNX metadata
+MEMBER = "extra/saccade.json"  # path in a torch.export package, inside the archive's folder
+FRAMED = "framed"  # name of the graph's framed images, uint8 B, C, S, S
+LIMIT = 16 * 2**20  # most bytes of JSON in a package
+ONNX_LIMIT = 2**31  # largest graph in bytes, the limit of protobuf
 INSTALL = "pip install 'saccade[export]'"
 
 
 class ExportError(ValueError):
-    """A model that could not be exported, or an exported file that cannot be used."""
+    """A model cannot be exported, or an exported file cannot be used."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is needed beside a graph to ask it."""
+    """Metadata needed to run a graph."""
 
-    name: str  # of the model
-    outputs: tuple[str, ...]  # names of what it answers with, in their order: classes, labels, columns of numbers
-    img_size: int  # side of the square images it was made for
-    channels: int  # of the images, RGB or grey
-    mean: tuple[float, ...]  # of each channel, 0 to 1; subtracted inside the graph
-    std: tuple[float, ...]  # of each channel; divided by inside the graph
-    # what an image's shorter side is brought to before its middle is taken; None takes all of it
+    name: str  # name of the model
+    outputs: tuple[str, ...]  # names of the outputs in order: classes, labels or columns of numbers
+    img_size: int  # side of the square images
+    channels: int  # channels of the images, RGB or grey
+    mean: tuple[float, ...]  # by channel, 0 to 1; subtracted inside the graph
+    std: tuple[float, ...]  # by channel; divided by inside the graph
+    # length that the shorter side is resized to before the centre crop; None: no crop
     shorter: int | None = None
-    any_size: bool = False  # whether the graph takes other sizes than `img_size`
-    raw: bool = False  # whether the graph frames images itself; those of earlier versions take them framed
-    interpolation: str = "bicubic"  # by which an image is resized before it is given
+    any_size: bool = False  # whether the graph takes images of any size
+    raw: bool = False  # whether the graph includes framing; it does not in files of earlier versions
+    interpolation: str = "bicubic"  # interpolation for resizing
     precision: str = "float32"  # float32, float16 or int8
-    parameters: int = 0  # how many the model has
-    plugins: tuple[str, ...] = ()  # what is attached to it
-    versions: tuple[tuple[str, str], ...] = ()  # of what wrote it
-    task: str = InputSpec.task  # name of the task it answers
-    # what the task needs besides to read the raw answers: thresholds, the scale of numbers
+    parameters: int = 0  # number of parameters
+    plugins: tuple[str, ...] = ()  # names of attached plug-ins
+    versions: tuple[tuple[str, str], ...] = ()  # versions of the exporting packages
+    task: str = InputSpec.task  # name of the task
+    # what the task needs to decode outputs: thresholds, the scale of numbers
     extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, model: nn.Module, spec: InputSpec, *, name: str, plugins: tuple[str, ...] = (), **more: Any
     ) -> "Bundle":
-        """Return what a model and its spec say."""
+        """Return the metadata of a model."""
         return cls(
             name=name,
             outputs=tuple(spec.outputs),
@@ -74,28 +74,28 @@ class Bundle:
 
     @property
     def kind(self) -> type[Task]:
-        """The task that it answers."""
+        """The model's task."""
         return find_task(self.task)
 
     @property
     def spec(self) -> InputSpec:
-        """What goes into the model and what comes out of it."""
+        """The model's inputs and outputs."""
         mean, std = list(self.mean), list(self.std)
         shared: dict[str, Any] = {"shorter": self.shorter, "task": self.task, "extra": dict(self.extra)}
         return InputSpec(self.outputs, self.channels, self.img_size, mean, std, **shared)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it, the outputs also under the name that the task's readers know them by."""
+        """Return JSON values, with the outputs also under the task's own key."""
         record = asdict(self) | {"versions": dict(self.versions)}
         return record | {self.kind.presenter.outputs_key: list(self.outputs)}
 
     def to_json(self) -> str:
-        """Return it as one line of JSON."""
+        """Return one line of JSON."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str, *, source: str) -> "Bundle":
-        """Read what `to_json` wrote; a file from elsewhere may say anything, so every field is looked at."""
+        """Read the text of `to_json`; every field is checked, since files may come from elsewhere."""
         try:
             given = json.loads(text)
             kind = _known_task(given.get("task", cls.task), source)
@@ -143,7 +143,7 @@ def _known_task(name: Any, source: str) -> type[Task]:
 
 
 def _named_outputs(given: dict[str, Any], kind: type[Task]) -> Any:
-    """Return the names of the outputs; earlier versions wrote them under the task's own word alone."""
+    """Return the names of the outputs, which earlier versions stored under the task's key only."""
     named = [given[key] for key in ("outputs", kind.presenter.outputs_key) if key in given]
     if not named or any(names != named[0] for names in named):
         raise ValueError(f"outputs are named once, or the same again as {kind.presenter.outputs_key}")
@@ -157,7 +157,7 @@ def _tupled(value: Any) -> Any:
 
 
 def require_onnxruntime() -> ModuleType:
-    """Return onnxruntime, or say how to get it."""
+    """Import onnxruntime, or raise an error that says how to install it."""
     try:
         import onnx  # noqa: F401
         import onnxruntime
@@ -167,18 +167,17 @@ def require_onnxruntime() -> ModuleType:
 
 
 def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]:
-    """Return a file's bytes, without its framing if `framed`, and what it says of itself; refuse what is not saccade's.
+    """Return a file's bytes, without framing if `framed`, and its metadata; refuse files not written by saccade.
 
-    A graph may name other files to take weights from; none written here does, and one that does is refused, so that
-    no file besides the one given is ever read. A graph may hold loops, which need not end, and functions, which may
-    unfold without end; none written here does either.
+    Graphs with external weights are refused, so that no other file is ever read, and so are graphs with loops and
+    functions, which may not terminate. Graphs written by saccade have neither.
     """
     import onnx
 
     data = read_small(path, most=ONNX_LIMIT)
     try:
         model = onnx.load_model_from_string(data)
-    except Exception:  # protobuf's own kind, which is not always importable from the same place
+    except Exception:  # protobuf's type, whose module differs between versions
         raise ExportError(f"{path} is damaged or no ONNX file; export the run again: saccade export RUN") from None
     outside = next(
         (tensor for tensor in _tensors(model.graph) if tensor.data_location == onnx.TensorProto.EXTERNAL), None
@@ -204,9 +203,9 @@ def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]
 
 
 def _without_framing(model: Any) -> bytes:
-    """Return a graph that begins behind its framing, as bytes.
+    """Return the bytes of a graph without its framing.
 
-    What is framed takes the input's name, from which the rest may still ask how many images there are.
+    The framed images get the input's name, since the rest may read its batch size.
     """
     import onnx
 
@@ -231,7 +230,7 @@ def _without_framing(model: Any) -> bytes:
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
-    """Yield every tensor in a graph and in the graphs inside it."""
+    """Yield every tensor of a graph and its subgraphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -257,7 +256,7 @@ def _outside(function: Any) -> bool:
 
 
 def read_program_bundle(path: Path) -> Bundle:
-    """Return what a torch.export package says of itself, read as a plain archive: nothing in it is run."""
+    """Read the metadata of a torch.export package as a plain archive, without running anything."""
     try:
         with zipfile.ZipFile(path) as archive:
             member = next((info for info in archive.infolist() if info.filename.endswith(MEMBER)), None)
@@ -268,5 +267,5 @@ def read_program_bundle(path: Path) -> Bundle:
             return Bundle.from_json(archive.read(member).decode("utf-8"), source=str(path))
     except ExportError:
         raise
-    except Exception:  # zipfile raises many kinds on damaged archives
+    except Exception:  # zipfile raises many types on damaged archives
         raise ExportError(f"{path} is damaged or no torch.export package; export the run again") from None

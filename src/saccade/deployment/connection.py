@@ -1,10 +1,9 @@
-"""Connections that cannot be held open for nothing, and that finish what was begun when the server stops.
+"""HTTP connections with deadlines and limits, and graceful shutdown.
 
-An ASGI layer comes too late for this: it is called when the headers of a request have arrived, and never hears of
-connections that send none, that are idle, or whose clients take no answer; nor can it close one under another client.
-uvicorn has no settings for it: `timeout_keep_alive` begins after an answer, and `limit_concurrency` refuses newcomers
-where here those give way who use their place least. What a layer can do lies in one: `guard`, `limits`. So uvicorn is
-given, by its setting `http`, a protocol that derives from its own; nothing of it is patched.
+ASGI middleware cannot do this: it is called after a request's headers, and does not see connections that send none,
+are idle, or do not read responses. uvicorn has no settings for it: `timeout_keep_alive` starts after a response, and
+`limit_concurrency` refuses new connections, while here the least used ones are dropped. So uvicorn's setting `http`
+gets a subclass of its protocol; nothing is patched. Middleware does the rest: `guard`, `limits`.
 """
 
 import asyncio
@@ -17,45 +16,45 @@ from weakref import WeakKeyDictionary
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEADER_SECONDS = 10.0  # for a request's headers to arrive
-UNREAD_SECONDS = 30.0  # for a client to take what was sent to it
-GRACE_SECONDS = 0.3  # after a stop, for requests that are on their way
-FRESH_SECONDS = 1.0  # so long no upload can be called slow
-IDLE_SECONDS = 5.0  # so long nobody can be said to ask nothing
-FRESH, ANSWERED = 3, 6  # claims
-SPARE = 1.75  # times the connections that are kept: so many there are for a moment
-SHARE = 0.75  # of the connections, for one address
-LOOK_SECONDS = 0.05  # between two looks for connections to drop
+HEADER_SECONDS = 10.0  # for a request's headers
+UNREAD_SECONDS = 30.0  # for a client to read the response
+GRACE_SECONDS = 0.3  # at shutdown, for requests being sent
+FRESH_SECONDS = 1.0  # uploads are not slow before this time
+IDLE_SECONDS = 5.0  # connections are not idle before this time
+FRESH, ANSWERED = 3, 6  # levels of claims
+SPARE = 1.75  # connections for a moment, relative to those kept
+SHARE = 0.75  # largest share of the connections for one address
+LOOK_SECONDS = 0.05  # between searches for connections to drop
 
 
-class Crowd(Counter[str]):
-    """The connections of a server by their address."""
+class ConnectionPool(Counter[str]):
+    """The connections of a server by address."""
 
-    looked = 0.0  # when some were dropped last
+    looked = 0.0  # time of the last search
 
 
-CROWDS: WeakKeyDictionary[Any, Crowd] = WeakKeyDictionary()  # by the state of their server
+POOLS: WeakKeyDictionary[Any, ConnectionPool] = WeakKeyDictionary()  # by server state
 
 
 class Connection(H11Protocol):
-    """An HTTP/1.1 connection with a deadline for whatever the client is to do next."""
+    """An HTTP/1.1 connection with a deadline for the client's next action."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.timer: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
-        self.since = 0.0  # when it came, its request began or its last answer ended
-        self.taken = 0  # bytes of its request
+        self.since = 0.0  # time of connection, of the request's start or of the last response
+        self.taken = 0  # bytes of the request
         self.origin = ""
-        self.crowd = CROWDS.setdefault(self.server_state, Crowd())
+        self.crowd = POOLS.setdefault(self.server_state, ConnectionPool())
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered."""
+        """Whether a request is being processed."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; where there are too many, those that use their place least give way."""
+        """Accept a connection; drop the least used ones if there are too many."""
         super().connection_made(transport)
         self.origin = origin_of(self.client)
         self.crowd[self.origin] += 1
@@ -64,7 +63,7 @@ class Connection(H11Protocol):
         self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Close the connection."""
         for timer in (self.timer, self.unread):
             if timer is not None:
                 timer.cancel()
@@ -74,7 +73,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; headers that began have to end in time."""
+        """Receive bytes; headers have a deadline."""
         waited = not self.busy
         super().data_received(data)
         if self.busy:
@@ -91,37 +90,37 @@ class Connection(H11Protocol):
         self.since = self.loop.time()
 
     def pause_writing(self) -> None:
-        """Give a client that does not read some time."""
+        """Start the deadline of a client that does not read."""
         super().pause_writing()
         self.unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on with a client that reads again."""
+        """Continue with a client that reads again."""
         super().resume_writing()
         if self.unread is not None:
             self.unread.cancel()
             self.unread = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that is not used; what its client does not take is dropped."""
+        """Close an idle connection; unread data is dropped."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
 
     def shutdown(self) -> None:
-        """Finish what is being answered; wait a moment for what is on its way."""
+        """Finish running requests, and wait a moment for those being sent."""
         if self.busy:
             self.cycle.keep_alive = False
         else:
             self.loop.call_later(GRACE_SECONDS, self._close_if_idle)
 
     def claim(self, now: float) -> tuple[int, float]:
-        """Return a connection's claim to its place; the smallest goes first.
+        """Return a connection's priority; the smallest is dropped first.
 
-        Who was answered and goes on sending goes before slow uploads, the slowest first, and these before whoever asks
-        nothing. Whoever began a moment ago (`FRESH`) stays while there are files left, and what is being answered
-        (`ANSWERED`) always.
+        Dropped first are clients that keep sending after a response, then slow uploads (slowest first), then idle
+        connections. New connections (`FRESH`) are kept while there are file descriptors left, and requests being
+        processed (`ANSWERED`) always.
         """
         age = now - self.since
         if self.busy and not self.cycle.more_body:
@@ -133,7 +132,7 @@ class Connection(H11Protocol):
         return (FRESH + 1 + (self.cycle is not None) if age < IDLE_SECONDS else 2), self.since
 
     def _make_room(self) -> None:
-        """Drop connections where all of them, or those of this one's address, are too many."""
+        """Drop connections if there are too many in total, or from this address."""
         total, most = len(self.connections), most_connections()
         if total <= most:
             total, most = self.crowd[self.origin], max(int(SHARE * most), 1)
@@ -166,7 +165,7 @@ class Connection(H11Protocol):
 
 
 def most_connections() -> int:
-    """Return how many connections are kept: half of the files the process may open, at most 1000."""
+    """Return the most connections: half of the process' file limit, at most 1000."""
     try:
         import resource
     except ImportError:  # Windows
@@ -176,7 +175,7 @@ def most_connections() -> int:
 
 
 def origin_of(client: tuple[str, int] | None) -> str:
-    """Return what one client has one of: its address, of IPv6 the network, which is all of one client's."""
+    """Return the key of a client: its IPv4 address, or its IPv6 network."""
     host = client[0] if client else ""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -1,4 +1,4 @@
-"""A model's views of one image, as JSON can carry them."""
+"""Explanations of single images as JSON."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,21 +13,21 @@ from ..report.plain import to_json
 from .batching import ClientGone, Disconnected
 from .limits import Refusal
 
-LARGEST, SMALLEST = 448, 168  # pixels of a figure's longer side
+LARGEST, SMALLEST = 448, 168  # largest and smallest longer side of a figure, in pixels
 
 Explain = Callable[..., Any]
 
 
 class Explainer:
-    """Explains images one after another.
+    """Explains images sequentially.
 
     Args:
-        target: what is explained, as `saccade.explain` takes it; opened apart from what answers, since listening to a
-            model while others use it would mix their images up.
-        function: `saccade.explain`, or what stands in for it.
+        target: the model, as for `saccade.explain`; it is opened a second time, since recording a model that serves
+            other requests would mix up their images.
+        function: `saccade.explain`, or a replacement.
     """
 
-    limit = 4  # requests that may wait; a further one is refused
+    limit = 4  # most waiting requests
 
     def __init__(self, target: Any, *, device: str = "cpu", function: Explain | None = None) -> None:
         self.target, self.device, self.function = target, device, function
@@ -36,7 +36,7 @@ class Explainer:
         self._inside = 0
 
     def check(self) -> None:
-        """Refuse if too many wait."""
+        """Refuse if too many requests wait."""
         if self._inside > self.limit:
             raise Refusal(503, f"{self.limit} images wait to be explained; send it again", retry_after=5)
 
@@ -47,8 +47,8 @@ class Explainer:
 
         Args:
             pixels: H, W, 3 uint8; or a text.
-            views: their keys; None for all.
-            disconnected: tells whether who asked has hung up.
+            views: keys of views; None: all.
+            disconnected: returns whether the client has disconnected.
         """
         self.check()
         self._inside += 1
@@ -62,7 +62,7 @@ class Explainer:
             self._inside -= 1
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._thread.shutdown()
 
     def _explain(self, pixels: np.ndarray | str, views: Sequence[str] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Write a trained model for other programs, and declare it good only after it answered as the original does."""
+"""Export a trained model, verified against the original."""
 
 import json
 import os
@@ -25,12 +25,12 @@ from .bundle import Bundle, ExportError, require_onnxruntime
 from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_onnx, write_program
 from .judge import Exported, ExportedFile, Judge
 from .predictor import plugin_names
-from .quantizing import tell_little, write_int8
-from .verify import CALIBRATION, TOLERANCE, gather, gather_training
+from .quantizing import note_small_saving, write_int8
+from .verify import CALIBRATION, TOLERANCE, calibration_images, gather
 
 FORMATS = ("onnx", "pt2")
 CARD = "export.json"
-TOKENIZER = "tokenizer.json"  # beside the graph of a model that reads texts, for programs that ask it themselves
+TOKENIZER = "tokenizer.json"  # written with text models, for other programs
 
 
 def export(
@@ -46,23 +46,23 @@ def export(
     tolerance: float = TOLERANCE,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write a model as ONNX or as a torch.export package, verified against the original on real images.
+    """Export a model to ONNX or torch.export, verified against the original on real images.
 
     Args:
-        target: a run's folder, its weights, the name of a timm model with pretrained weights, or NAME@FILE, such as a
-            published checkpoint.
+        target: run folder, weights, name of a timm model with pretrained weights, or NAME@FILE, such as a published
+            checkpoint.
         formats: "onnx", "pt2" (a torch.export package) or both.
-        out: the folder to write to; `export` in the run's if not given.
-        half: a float16 version as well; ONNX only, since PyTorch is slow at it on a CPU.
-        int8: a version with 8-bit weights as well; ONNX only.
-        data: the set whose validation images are the judges; the run's own if not given.
-        val: that set's validation images, if it has none of its own.
-        limit: how many images to judge by what is lost.
-        tolerance: the largest difference of an output that is allowed, times the largest output if that is over one.
-        progress: is told what is being done.
+        out: output folder; default: `export` in the run's.
+        half: also write a float16 version; ONNX only, since PyTorch is slow at float16 on a CPU.
+        int8: also write a version with 8-bit weights; ONNX only.
+        data: dataset whose validation images are used for verification; default: the run's own.
+        val: validation images of that dataset, if it has none of its own.
+        limit: number of images for measuring the loss in accuracy.
+        tolerance: largest allowed difference of an output, relative to the largest output if that exceeds one.
+        progress: prints progress.
 
     Returns:
-        What was written and measured; `export.json` in the folder holds the same.
+        The files and measurements, which are also in the folder's `export.json`.
     """
     _check(formats, half=half, int8=int8, limit=limit)
     target = find_target(target)
@@ -90,7 +90,7 @@ def export(
         if half:
             work.write("onnx", "model.half.onnx", replace(bundle, precision="float16"))
         if int8:
-            work.int8(gather_training(target, spec, data=data, val=val))
+            work.int8(calibration_images(target, spec, data=data, val=val))
     done = Exported(
         folder=folder,
         bundle=bundle,
@@ -108,7 +108,7 @@ def export(
 
 
 class _Export:
-    """The files of one export; traced graphs are shared between formats."""
+    """Writes the files of one export; traced graphs are shared between formats."""
 
     def __init__(
         self,
@@ -126,18 +126,18 @@ class _Export:
         self.notes: list[str] = []
 
     def int8(self, training: Tensor | None) -> None:
-        """Write the version with 8-bit weights, of the float32 file; framed training images, if any, tell ranges."""
+        """Write the version with 8-bit weights; framed training images, if any, calibrate activation ranges."""
         bundle = replace(self.bundle, precision="int8")
         if training is None:
             training = self.judge.evidence.samples[:CALIBRATION]
             self.notes.append("int8: ranges are those of the judging images, since training images are not at hand")
         source = self.folder / "model.onnx"
         self._publish("onnx", "model.int8.onnx", bundle, lambda draft: write_int8(source, draft, bundle, training))
-        if message := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
+        if message := note_small_saving(self.files[-1].mib, source.stat().st_size / 2**20):
             self.notes.append(message)
 
     def write(self, form: str, name: str, bundle: Bundle) -> None:
-        """Write a version in the precision that its bundle says."""
+        """Write a version in the precision of its bundle."""
         if bundle.precision not in self.traced:
             self.progress(f"tracing {bundle.name} in {bundle.precision}")
             wrapped = halved(self.wrapped.model, self.spec) if bundle.precision == "float16" else self.wrapped
@@ -146,7 +146,7 @@ class _Export:
         self._publish(form, name, bundle, lambda draft: write(program, draft, bundle))
 
     def _publish(self, form: str, name: str, bundle: Bundle, write: Callable[[Path], None]) -> None:
-        """Write a draft, judge it, and put it into the folder only if it is good."""
+        """Write a draft, verify it, and move it to the folder if it passes."""
         draft = self.drafts / name
         self.progress(f"writing {name}")
         write(draft)
@@ -159,7 +159,7 @@ class _Export:
 
 @contextmanager
 def _drafts(folder: Path) -> Iterator[Path]:
-    """Make a place for drafts on the disk of a folder that may not be there yet, and remove it in the end."""
+    """Temporary folder for drafts on the disk of the output folder."""
     near = folder.absolute()
     while not near.is_dir():
         near = near.parent
@@ -209,7 +209,7 @@ def _folder(target: str | Path, out: str | Path | None) -> Path:
 
 
 def _name(target: str | Path) -> str:
-    """Return what a model is called: as its run's folder, or by its name, with its file's and without a path."""
+    """Return a model's name: that of its run's folder, or its own with its file's name."""
     path = Path(target).expanduser()
     if path.is_file():
         path = path.parent

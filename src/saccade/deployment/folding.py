@@ -1,4 +1,4 @@
-"""Fold batch norms and layer scales into the layers beside them, where a run shows that nobody reads between."""
+"""Fold batch norms and layer scales into adjacent layers, if nothing else reads the tensors between them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ from ..plugins.attach import HOOKS
 
 Undo = Callable[[], None]
 Change = Callable[[], Undo]
-Modules = dict[nn.Module, int]  # each with the axis of its channels
+Modules = dict[nn.Module, int]  # modules with their channel axis
 
-# Layers that are linear in their weight and add their bias last, each with the axis of its output's channels. Exact
-# types: a subclass may do something to its weight that undoes a scaling.
+# Layers that are linear in their weight and add their bias last, with the channel axis of their output. Exact types:
+# subclasses may transform their weight.
 LAYERS: dict[type[nn.Module], int] = {
     nn.Linear: -1,
     nn.Conv1d: -2,
@@ -35,11 +35,11 @@ LAYERS: dict[type[nn.Module], int] = {
 }
 CONVOLUTIONS = (nn.Conv2d, DepthwiseConv)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNormAct2d)
-LAYER_SCALES = (LayerScale, vision_transformer.LayerScale)  # one class or two, by timm's version
+LAYER_SCALES = (LayerScale, vision_transformer.LayerScale)  # one class or two, depending on timm's version
 
 
 def folds(model: nn.Module, args: tuple[Any, ...], *, backward: bool) -> list[Change]:
-    """Find the norms and scales that can be folded into the layer before them, or else into the one after them."""
+    """Find norms and scales that can be folded into the previous layer, or else into the next."""
     affine = {m: found for m in model.modules() if not hooked(m) and (found := _affine(m)) is not None}
     norms = {norm: found.axis for norm, found in affine.items() if backward or not isinstance(norm, BatchNormAct2d)}
     layers = {m: LAYERS[type(m)] for m in model.modules() if type(m) in LAYERS and not hooked(m)}
@@ -53,21 +53,21 @@ def folds(model: nn.Module, args: tuple[Any, ...], *, backward: bool) -> list[Ch
 
 
 def _joined(model: nn.Module, args: tuple[Any, ...], makers: Modules, takers: Modules) -> list[tuple[Any, Any]]:
-    """Return makers and takers between which nobody reads; none where the tensors of the model cannot be followed."""
+    """Return pairs of producer and consumer without other readers; empty if tensors cannot be followed."""
     if not makers or not takers:
         return []
     flow = Flow(makers, takers)
     try:
         flow.follow(model, args)
-    except Exception:  # not every tensor can be followed: what is not seen is not folded
+    except Exception:  # not every tensor can be followed; then nothing is folded
         return []
     return flow.pairs()
 
 
 def bias_folds(model: nn.Module, args: tuple[Any, ...]) -> list[Change]:
-    """Find the convolutions whose bias can be added by the linear layer that alone reads their output.
+    """Find convolutions whose bias can be moved into the linear layer that is their output's only reader.
 
-    A compiler for a GPU adds a convolution's bias in a pass of its own.
+    On a GPU, compiled code adds a convolution's bias in a separate kernel.
     """
     convolutions = {m: LAYERS[type(m)] for m in model.modules() if type(m) in CONVOLUTIONS and not hooked(m)}
     convolutions = {m: axis for m, axis in convolutions.items() if m.bias is not None}
@@ -92,7 +92,7 @@ def _move_bias(conv: Any, layer: Any) -> Change:
 
 
 def _reads_plainly(layer: nn.Module) -> bool:
-    """Whether a layer's output is linear in its input at every place: a map padded with zeros is not the norm's."""
+    """Whether a layer's output is linear in its input everywhere; zero padding would not be normalised."""
     padding: Any = getattr(layer, "padding", 0)
     unpadded = padding in (0, "valid") or (isinstance(padding, tuple) and not any(padding))
     return type(layer) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) and unpadded
@@ -100,7 +100,7 @@ def _reads_plainly(layer: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class _Affine:
-    """What a module does to every channel: times `scale`, plus `shift`, along an axis."""
+    """A channelwise affine map: `scale` and `shift` along an axis."""
 
     scale: Tensor
     shift: Tensor | None
@@ -108,7 +108,7 @@ class _Affine:
 
 
 def _affine(module: nn.Module) -> _Affine | None:
-    """Return what a norm or scale does in evaluation mode, in float64; None for any other module."""
+    """Return the affine map of a norm or scale in evaluation mode, in float64; None for other modules."""
     kept: Any = module
     if type(module) in LAYER_SCALES:
         return _Affine(wide(kept.gamma), None, -1)
@@ -138,7 +138,7 @@ def _fold(model: nn.Module, layer: Any, norm: Any, affine: _Affine, *, backward:
 
 
 def _scale_outputs(layer: Any, affine: _Affine) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of a layer with the affine map after it inside."""
+    """Return a layer's weight and bias with a following affine map folded in."""
     weight = wide(layer.weight)
     weight = weight * affine.scale.view(-1, *[1] * (weight.ndim - 1))
     bias = None if layer.bias is None else wide(layer.bias) * affine.scale
@@ -148,11 +148,11 @@ def _scale_outputs(layer: Any, affine: _Affine) -> tuple[Tensor, Tensor | None]:
 
 
 def _scale_inputs(layer: Any, affine: _Affine) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of a layer with the affine map before it inside."""
+    """Return a layer's weight and bias with a preceding affine map folded in."""
     weight = wide(layer.weight)
     bias = None if layer.bias is None else wide(layer.bias)
     groups = getattr(layer, "groups", 1)
-    each = (groups, 1, -1, *[1] * (weight.ndim - 2))  # a group of outputs reads a group of inputs
+    each = (groups, 1, -1, *[1] * (weight.ndim - 2))  # each group of outputs reads a group of inputs
     grouped = weight.unflatten(0, (groups, -1))
     if affine.shift is not None:
         added = (grouped * affine.shift.view(each)).flatten(2).sum(2).flatten()
@@ -161,7 +161,7 @@ def _scale_inputs(layer: Any, affine: _Affine) -> tuple[Tensor, Tensor | None]:
 
 
 def replacement(model: nn.Module, old: nn.Module, new: nn.Module) -> Change:
-    """Return the change that puts a module in the place of another, wherever that is registered."""
+    """Return the change that replaces a module wherever it is registered."""
 
     def change() -> Undo:
         places = [(parent, name) for parent in model.modules() for name, m in parent._modules.items() if m is old]
@@ -179,24 +179,24 @@ def replacement(model: nn.Module, old: nn.Module, new: nn.Module) -> Change:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Return a tensor in float64, on the CPU since not every device has that."""
+    """Return a tensor in float64 on the CPU, since not every device supports it."""
     return tensor.detach().cpu().double()
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to a module itself."""
+    """Whether a module has hooks."""
     return any(getattr(module, hooks) for hooks in HOOKS)
 
 
 class Flow(TorchDispatchMode):
-    """One run of a model that records who makes and who reads the tensors between two kinds of modules.
+    """Records producers and readers of tensors between two sets of modules in one run of a model.
 
-    Tensors are told apart by their storage, so that a view does not hide a reader; what is of interest is kept alive
-    meanwhile, lest its memory be given to another.
+    Tensors are identified by their storage, so that readers of views are found; they are kept alive, so that their
+    memory is not reused.
 
     Args:
-        makers: modules whose outputs are followed, each with the axis of the channels there.
-        takers: modules that may take them, each with the axis of the channels there.
+        makers: producers, with the channel axis of their output.
+        takers: possible consumers, with the channel axis of their input.
     """
 
     def __init__(self, makers: Modules, takers: Modules) -> None:
@@ -220,10 +220,10 @@ class Flow(TorchDispatchMode):
             for handle in handles:
                 handle.remove()
         for tensor in tensors_of(output):
-            self.readers[_storage(tensor)].add(None)  # the caller reads it
+            self.readers[_storage(tensor)].add(None)  # read by the caller
 
     def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return makers and takers such that the one's outputs, all of them, are read by the other and by none else."""
+        """Return pairs of producer and consumer such that the consumer is the only reader of all outputs."""
         outputs: dict[nn.Module, list[int]] = defaultdict(list)
         for key, (maker, _) in self.made.items():
             outputs[maker].append(key)
@@ -238,20 +238,20 @@ class Flow(TorchDispatchMode):
         return found
 
     def _maker(self, tensor: Tensor | None, taker: nn.Module) -> nn.Module | None:
-        """Return who made what a taker got, if it is all of it with the channels where they were."""
+        """Return the producer of a consumer's input, if it is the complete output with an unchanged channel axis."""
         if tensor is None or _storage(tensor) not in self.made:
             return None
         maker, output = self.made[_storage(tensor)]
         given, got = self.makers[maker] % output.ndim, self.takers[taker] % tensor.ndim
         if tensor.shape == output.shape and tensor.stride() == output.stride():
             return maker if given == got else None
-        # A map of tokens made of a sequence: channels stay the last axis.
+        # A sequence reshaped to a map: channels stay the last axis.
         last = given == output.ndim - 1 and got == tensor.ndim - 1 and tensor.shape[-1] == output.shape[-1]
         whole = tensor.is_contiguous() and output.is_contiguous() and tensor.numel() == output.numel()
         return maker if last and whole else None
 
     def _private(self, module: nn.Module) -> bool:
-        """Whether nobody but a module reads its weights and constants."""
+        """Whether a module is the only reader of its parameters and buffers."""
         return all(
             self.readers[_storage(tensor)] <= {module} for tensor in chain(module.parameters(), module.buffers())
         )
@@ -267,12 +267,12 @@ class Flow(TorchDispatchMode):
         if module in self.makers and isinstance(output, Tensor):
             key = _storage(output)
             self.made[key] = (module, output)
-            self.readers[key] = set()  # whoever read this memory before read the layer's own steps, or another tensor
+            self.readers[key] = set()  # earlier readers of this memory read intermediate results or another tensor
 
     def __torch_dispatch__(
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not getattr(func, "is_view", False):  # a view reads nothing; who reads the view is seen
+        if not getattr(func, "is_view", False):  # views do not read; their readers are recorded
             reader = self.running[-1] if self.running else None
             for value in tree_leaves((args, kwargs or {})):
                 if isinstance(value, Tensor):
@@ -282,12 +282,12 @@ class Flow(TorchDispatchMode):
 
 def run(model: nn.Module, args: tuple[Any, ...]) -> Any:
     """Call a model without gradients."""
-    with torch.no_grad():  # on copies: a model may write to its input
+    with torch.no_grad():  # on copies, since a model may modify its input
         return model(*(value.clone() if isinstance(value, Tensor) else value for value in args))
 
 
 def tensors_of(output: Any) -> list[Tensor]:
-    """Return the tensors of a model's output: one, or those of a dict, list or tuple of them, however deep."""
+    """Return the tensors of a model's output, which may be nested."""
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, Mapping):

@@ -1,4 +1,4 @@
-"""From a module to a graph that other programs run: bytes of images of any size in, raw answers out."""
+"""Trace a model to a graph that takes images of any size and returns raw outputs."""
 
 import copy
 import logging
@@ -20,14 +20,14 @@ from ..tasks.opening import find_task
 from .bundle import FRAMED, INSTALL, KEY, MEMBER, Bundle, ExportError
 from .resampling import frame
 
-TOKENS = 11  # in a row of an example text
-TRACED = (96, 128)  # a size of example images; any other will do
-UINT8 = 2  # as ONNX counts types
+TOKENS = 11  # tokens of an example text
+TRACED = (96, 128)  # size of example images; arbitrary
+UINT8 = 2  # ONNX's type id
 NOISY = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export", "torch._export", "torch.fx", "torch._dynamo")
 
 
 class WithPreprocessing(nn.Module):
-    """A model and its task, with framing and normalisation inside."""
+    """A model and its task, including framing and normalisation."""
 
     mean: Tensor
     std: Tensor
@@ -45,60 +45,60 @@ class WithPreprocessing(nn.Module):
         return self.task.model
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return raw answers, B, ... float32, to images of any one size, uint8 B, C, H, W."""
+        """Return raw outputs, B, ... float32, for images of any size, uint8 B, C, H, W."""
         return self.ask(frame(image, self.spec))
 
     def ask(self, framed: Tensor) -> Tensor:
-        """Return raw answers to framed images, uint8 B, C, S, S."""
+        """Return raw outputs for framed images, uint8 B, C, S, S."""
         images = (framed.float() / 255 - self.mean) / self.std
         return self.task({"image": images.to(self.dtype)})["output"].float()
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to framed images as a predictor does."""
+        """Return raw outputs for framed images, as a predictor does."""
         with torch.inference_mode():
             return self.ask(images).numpy()
 
 
 class WithTokens(WithPreprocessing):
-    """A model that reads texts, perhaps with an image, and its task; the tokenizer stays outside."""
+    """A text model, optionally with images, and its task, without the tokenizer."""
 
     def __init__(self, model: nn.Module, spec: InputSpec) -> None:
         super().__init__(model, spec)
         self.names = find_task(spec.task).codec(spec).graph_inputs()
-        self.any_width = "image" not in self.names  # a question is in a row of fixed width, as in training
+        self.any_width = "image" not in self.names  # questions have a fixed width, as in training
         self.width = TOKENS if self.any_width else int(spec.extra["tokens"]["limit"])
 
     def examples(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Return what the graph is traced with, three samples an input; one has padding, so that the mask counts."""
+        """Return example inputs with three samples, one of them padded so that the mask is used."""
         made = {name: torch.ones(3, self.width, dtype=torch.int64) for name in self.names}
         made["attention_mask"][1, self.width - 2 :] = 0
         return tuple(image.repeat(3, 1, 1, 1) if name == "image" else row for name, row in made.items())
 
     def forward(self, *rows: Tensor) -> Tensor:
-        """Return raw answers, B, ... float32, to rows of tokens, B, N each, and images, uint8 B, C, S, S."""
+        """Return raw outputs, B, ... float32, for tokens, B, N, and images, uint8 B, C, S, S."""
         asked = dict(zip(self.names, rows, strict=True))
         if "image" in asked:
             asked["image"] = (asked["image"].float() / 255 - self.mean) / self.std
         return self.task(asked)["output"].float()
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to packed texts as a predictor does."""
+        """Return raw outputs for packed texts, as a predictor does."""
         assert self.task.spec is not None
         with torch.inference_mode():
             return self(*self.task.codec(self.task.spec).unpack(images).values()).numpy()
 
 
 def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
-    """Return a model as its graph is asked."""
+    """Wrap a model with the inputs of its graph."""
     return (WithPreprocessing if find_task(spec.task).reader.reads == "image" else WithTokens)(model, spec).eval()
 
 
 def trace(wrapped: WithPreprocessing) -> ExportedProgram:
-    """Return the graph of a module in evaluation mode on the CPU, for any number of images of a size, or of texts."""
+    """Trace a module in evaluation mode on the CPU, with dynamic batch and image sizes."""
     dynamic: Any = torch.export.Dim.DYNAMIC
     open_sides = {0: dynamic, 2: dynamic, 3: dynamic}
     if wrapped.spec.in_chans == 1:
-        open_sides[1] = dynamic  # a model of grey images takes RGB as well
+        open_sides[1] = dynamic  # models of grey images also take RGB
     examples: tuple[Tensor, ...] = (torch.zeros(2, 3, *TRACED, dtype=torch.uint8),)
     shapes: Any = (open_sides,)
     if isinstance(wrapped, WithTokens):
@@ -108,25 +108,25 @@ def trace(wrapped: WithPreprocessing) -> ExportedProgram:
     with quietly(), torch.no_grad(), removed(wrapped):
         try:
             program = torch.export.export(wrapped, examples, dynamic_shapes=shapes, strict=False)
-        except Exception as error:  # tracing a foreign module can fail in any way
+        except Exception as error:  # tracing can fail in any way
             name = type(wrapped.model).__name__
             raise ExportError(f"torch.export cannot trace {name}: {shortened(error)}") from error
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            node.meta.pop("stack_trace", None)  # lines of source with this machine's paths
+            node.meta.pop("stack_trace", None)  # source lines with local paths
     return program
 
 
 def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
-    """Write a graph as one ONNX file, the description in its metadata."""
+    """Write a graph as one ONNX file with metadata."""
     try:
         from onnxscript import optimizer
     except ImportError as error:
         raise ImportError(f"to write a .onnx file takes {error.name}; install it with: {INSTALL}") from None
     with quietly():
         try:
-            # Its rewriter takes what is within 1e-8 of zero for zero, and drops the eps of a denominator with it:
-            # constants are folded here, and the rest is left to onnxruntime.
+            # The exporter's optimizer rounds values below 1e-8 to zero, including the eps of denominators; constants
+            # are folded here, and onnxruntime does the rest.
             written = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -145,11 +145,11 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
         optimizer.remove_unused_nodes(model)
     for holder in (model.graph, *model.functions.values()):
         for node in holder.all_nodes():
-            node.metadata_props.clear()  # traces of this machine, a third of a small file
+            node.metadata_props.clear()  # local stack traces, a third of a small file
             node.doc_string = None
     model.metadata_props[KEY] = bundle.to_json()
     for node in model.graph:
-        if node.op_type == "Cast" and node.attributes["to"].value == UINT8:  # what the framing ends with
+        if node.op_type == "Cast" and node.attributes["to"].value == UINT8:  # the end of the framing
             node.outputs[0].name = FRAMED
     model.producer_name, model.doc_string = (
         "saccade",
@@ -159,22 +159,22 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
 
 
 def write_program(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
-    """Write a graph as a torch.export package, the description as JSON among its extra files."""
-    draft = path.with_name(f"{path.name}.pt2")  # the writer insists on the ending
+    """Write a graph as a torch.export package with JSON metadata among its extra files."""
+    draft = path.with_name(f"{path.name}.pt2")  # required by the writer
     with quietly():
         torch.export.save(program, str(draft), extra_files={Path(MEMBER).name: bundle.to_json()})
     os.replace(draft, path)
 
 
 def shortened(error: BaseException) -> str:
-    """Return the part of an error's message that says what was wrong."""
+    """Return the relevant part of an error's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines)[:300]}" if lines else type(error).__name__
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep the exporters' warnings and log lines to themselves."""
+    """Silence the exporters' warnings and logs."""
     loggers = [logging.getLogger(name) for name in NOISY]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -189,5 +189,5 @@ def quietly() -> Iterator[None]:
 
 
 def halved(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
-    """Return a copy of a model in float16, which takes the same bytes and gives float32 answers."""
+    """Return a copy of a model in float16, with the same inputs and float32 outputs."""
     return WithPreprocessing(copy.deepcopy(model), spec, dtype=torch.float16).eval()

@@ -1,4 +1,4 @@
-"""The door of the server: who may ask, from where, what every answer carries, and what becomes of a refused body."""
+"""Access control of the server: host, origin, token, security headers, and refused uploads."""
 
 import asyncio
 import hmac
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .limits import Refusal
 from .metrics import Metrics
 
-# A chart brings style attributes, and a report in a frame its own style; no script but the page's files ever runs.
+# Charts and framed reports have inline styles; only the page's own scripts run.
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -25,23 +25,22 @@ HEADERS = {
     b"permissions-policy": b"camera=(self), microphone=(), geolocation=()",
     b"cache-control": b"no-store",
 }
-REST_SECONDS = 10.0  # for the rest of an upload that was refused: who is still sending would not see the answer
-REST_BYTES = 256 * 1024 * 1024  # of that rest
+REST_SECONDS = 10.0  # time to read the rest of a refused upload, so that the client receives the response
+REST_BYTES = 256 * 1024 * 1024  # most bytes of that rest
 
 
 class Guard:
-    """Checks host, origin and token of a request, adds the headers of safety to its answer, and counts it.
+    """Middleware that checks host, origin and token of requests, adds security headers, and counts them.
 
-    A body that was not read to its end when its answer is ready is dropped before the connection is closed: to close a
-    socket that holds unread bytes resets the connection, and the client loses the answer.
+    The unread rest of a body is read before the connection is closed: closing a socket with unread bytes resets the
+    connection, and the client loses the response.
 
     Args:
-        paths: what is counted by its own name.
-        free: paths that need no token: the page itself, which asks for it, and the signs of life.
-        token: what `Authorization: Bearer` must bring; None lets everyone in.
-        hosts: names a request may call the server by; None takes all. On loopback it keeps a foreign site, whose name
-            was made to point here, from reading answers.
-        stopping: whether the server is about to stop; clients are told to use no connection again then.
+        paths: paths that are counted separately.
+        free: paths without authentication: the page, which asks for the token, and health checks.
+        token: expected `Authorization: Bearer` token; None: no authentication.
+        hosts: accepted host names; None: all. On loopback this prevents DNS rebinding.
+        stopping: returns whether the server is shutting down; connections are then closed after the response.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Guard:
         self.hosts = None if hosts is None else frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in or refuse it."""
+        """Pass a request on or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -80,7 +79,7 @@ class Guard:
                 self.metrics.requests.labels(path, message["status"]).inc()
                 self.metrics.seconds.labels(path).observe(time.perf_counter() - began)
             elif body.unread and not message.get("more_body"):
-                await send({**message, "more_body": True})  # the client has its answer, and may go on sending
+                await send({**message, "more_body": True})  # the client has the response, and may still be sending
                 await body.drop()
                 message = {"type": "http.response.body"}
             await send(message)
@@ -96,7 +95,7 @@ class Guard:
     def _label(self, path: str) -> str:
         if path in self.paths:
             return path
-        return "/reports" if path.startswith("/reports/") else "other"  # names of a client's making are not kept
+        return "/reports" if path.startswith("/reports/") else "other"  # do not store names from clients
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
@@ -117,13 +116,13 @@ class Guard:
 
 
 class _Body:
-    """The body of a request, and whether all of it was read."""
+    """The body of a request, and whether it was read completely."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         headers = dict(scope["headers"])
         self.receive = receive
         self.unread = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-        self.held_back = headers.get(b"expect", b"").lower() == b"100-continue"  # until somebody asks for it
+        self.held_back = headers.get(b"expect", b"").lower() == b"100-continue"  # the client waits for 100 Continue
 
     async def __call__(self) -> Message:
         """Receive a message of the body."""
@@ -133,7 +132,7 @@ class _Body:
         return message
 
     async def drop(self) -> None:
-        """Receive what is left, for a while and up to a limit."""
+        """Read and drop the rest, up to limits of time and size."""
         left = REST_BYTES
         try:
             async with asyncio.timeout(REST_SECONDS):

@@ -1,4 +1,4 @@
-"""What an export is judged by: each file, opened as its users will, answers as the original and loses little."""
+"""Verify exported files: equal outputs, and the loss in the task's metric."""
 
 import hashlib
 import math
@@ -20,21 +20,21 @@ from .bundle import Bundle, ExportError
 from .predictor import OnnxPredictor, ProgramPredictor
 from .verify import Evidence, Parity, Raw, compare, race, sizes_to_try, widths_to_try
 
-AT_ONCE = 32  # images asked together
+AT_ONCE = 32  # batch size
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a model reached."""
+    """A model's score."""
 
-    metric: MetricSpec  # in which
+    metric: MetricSpec  # the metric
     value: float  # on all images
-    each: np.ndarray | None  # of every image, N, where the value is their mean; else None
+    each: np.ndarray | None  # by image, N, if the value is their mean; else None
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost in a metric: positive is worse; with its 95% interval over images where there is one."""
+    """Loss in a metric: positive is worse; with a 95% interval over images, if available."""
 
     value: float
     low: float | None = None
@@ -42,7 +42,7 @@ class Loss:
 
 
 def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
-    """Return what raw answers reach; None where the images' targets are not known, or the result is no number."""
+    """Score raw outputs; None if targets are unknown or the score is NaN."""
     if evidence.targets is None:
         return None
     task = find_task(spec.task).build(nn.Identity(), spec)
@@ -58,8 +58,8 @@ def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
     return Score(metric, value, each) if math.isfinite(value) else None
 
 
-def lost(eager: Score, exported: Score) -> Loss:
-    """Return what the exported model loses against the eager one on the same images."""
+def score_loss(eager: Score, exported: Score) -> Loss:
+    """Return the loss of the exported model against the eager one on the same images."""
     better, worse = (eager, exported) if eager.metric.larger_is_better else (exported, eager)
     if better.each is None or worse.each is None:
         return Loss(better.value - worse.value)
@@ -69,9 +69,9 @@ def lost(eager: Score, exported: Score) -> Loss:
 
 
 def paired_loss(eager: np.ndarray, exported: np.ndarray) -> Loss:
-    """Return the share lost on the same images, N bool each, with the interval of Bonett and Price (2012).
+    """Return the loss in accuracy on the same images, N bool each, with the interval of Bonett and Price (2012).
 
-    It stays honest where both answer alike: no difference in 500 images is not a difference of nothing.
+    The interval does not vanish if both predict alike on all images.
     """
     count = len(eager)
     lost, won = int((eager & ~exported).sum()), int((~eager & exported).sum())
@@ -83,7 +83,7 @@ def paired_loss(eager: np.ndarray, exported: np.ndarray) -> Loss:
 
 def _paired_mean(differences: np.ndarray) -> Loss:
     """Return the mean of differences, N, with Student's interval."""
-    from scipy.special import stdtrit  # scipy takes a moment to import
+    from scipy.special import stdtrit  # slow to import
 
     count, mean = len(differences), float(differences.mean())
     if count < 2:
@@ -94,19 +94,19 @@ def _paired_mean(differences: np.ndarray) -> Loss:
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """One file that was written and what was measured of it.
+    """An exported file and its measurements.
 
     Args:
-        path: where it lies.
+        path: path of the file.
         format: onnx or pt2.
         precision: float32, float16 or int8.
-        mib: its size.
-        sha256: of its bytes.
-        parity: to the eager model; judged for float32 only.
-        score: in the task's primary metric on the images, where what they should be answered with is known.
-        loss: what of it is lost against the eager model on the same images.
-        seconds: an image, five asked at once.
-        eager_seconds: the same for the eager model, in turn with it.
+        mib: size in MiB.
+        sha256: hash of its bytes.
+        parity: parity with the eager model; required for float32 only.
+        score: score in the task's primary metric, if targets are known.
+        loss: loss against the eager model on the same images.
+        seconds: seconds an image, in batches of five.
+        eager_seconds: likewise for the eager model, measured in turns.
     """
 
     path: Path
@@ -123,16 +123,16 @@ class ExportedFile:
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
+    """Result of an export.
 
     Args:
-        folder: where it lies.
-        bundle: what the files say of themselves.
-        files: in the order they were written.
-        samples: how many they were judged by.
-        origin: where the images come from.
-        metric: the task's primary one.
-        score: of the eager model in it, where what the images should be answered with is known.
+        folder: folder of the files.
+        bundle: metadata of the files.
+        files: exported files, in order.
+        samples: number of images for verification.
+        origin: origin of these images.
+        metric: the task's primary metric.
+        score: score of the eager model, if targets are known.
         notes: remarks.
     """
 
@@ -149,7 +149,7 @@ class Exported:
         return f"<Exported {self.folder}: {', '.join(f'{file.path.name} {file.mib:.1f} MiB' for file in self.files)}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it ready for JSON, files by their names, scores by the words of their metric: `accuracy`."""
+        """Return JSON values, with files by name and scores by the name of their metric, such as `accuracy`."""
         record = self._named(asdict(self)) | {"bundle": self.bundle.to_dict(), "metric": self.metric.to_dict()}
         del record["folder"]
         record["files"] = [self._named(asdict(file)) | {"path": file.path.name} for file in self.files]
@@ -161,10 +161,10 @@ class Exported:
 
 
 class Judge:
-    """Holds the original and the images that files are judged by.
+    """Verifies files against the original model on given images.
 
     Args:
-        tolerance: the largest difference of an output that is allowed, times the largest output if that is over one.
+        tolerance: largest allowed difference of an output, relative to the largest output if that exceeds one.
     """
 
     def __init__(self, eager: Raw, evidence: Evidence, spec: InputSpec, *, tolerance: float) -> None:
@@ -174,11 +174,11 @@ class Judge:
 
     @property
     def score(self) -> float | None:
-        """Of the original, where the images' targets are known."""
+        """Score of the original, if targets are known."""
         return None if self.measured is None else self.measured.value
 
     def measure(self, form: str, path: Path, bundle: Bundle) -> ExportedFile:
-        """Return what was measured of a file, or raise if it must not be kept."""
+        """Measure a file; raise if it fails verification."""
         whole = OnnxPredictor(path, framed=False) if form == "onnx" else ProgramPredictor(path, trust=True)
         parity = self._parity(form, whole.outputs, bundle)
         opened = OnnxPredictor(path) if form == "onnx" else whole
@@ -192,7 +192,7 @@ class Judge:
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
             parity=parity,
             score=None if measured is None else measured.value,
-            loss=None if measured is None or self.measured is None else lost(self.measured, measured),
+            loss=None if measured is None or self.measured is None else score_loss(self.measured, measured),
             seconds=seconds,
             eager_seconds=eager_seconds,
         )
@@ -207,7 +207,7 @@ class Judge:
             parity = compare(self.eager, answer, self.evidence.samples, sizes, self.spec)
         except ExportError:
             raise
-        except Exception as error:  # of the runtime, at a size or number of images the graph was not made for
+        except Exception as error:  # from the runtime, for unsupported image or batch sizes
             raise ExportError(f"the exported {form} fails where the original answers: {str(error)[:300]}") from error
         if bundle.precision == "float32" and not parity.within(self.tolerance):
             raise ExportError(

@@ -1,4 +1,4 @@
-"""What a client may send: how much, how fast, and how much of everyone's uploads is held in memory at once."""
+"""Limits on uploads: size, speed, and total memory."""
 
 import asyncio
 from collections.abc import AsyncIterable, Iterator
@@ -10,18 +10,20 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What is let in."""
+    """Limits on uploads."""
 
-    max_bytes: int = 16 * MEBIBYTE  # of one upload
-    max_pixels: int = 40_000_000  # of one image; a larger one is refused from its header, before memory is taken for it
-    upload_seconds: float = 15.0  # from the first to the last byte of an upload
-    # bytes a second that an upload brings on average, once it has been under way for `slow_seconds`
+    max_bytes: int = 16 * MEBIBYTE  # bytes of an upload
+    max_pixels: int = (
+        40_000_000  # pixels of an image; larger ones are refused by their header, before memory is allocated
+    )
+    upload_seconds: float = 15.0  # duration of an upload
+    # least average bytes a second of an upload, after `slow_seconds`
     min_rate: float = 2048.0
-    slow_seconds: float = 2.0  # that an upload may be slower
-    memory: int = 256 * MEBIBYTE  # bytes of all uploads that are held at once
-    # images with more are decoded on a lane of their own, so that small ones need not wait
+    slow_seconds: float = 2.0  # time before slow uploads are refused
+    memory: int = 256 * MEBIBYTE  # bytes of all uploads in memory
+    # larger images are decoded in a separate thread, so that small ones need not wait
     large_pixels: int = 4_000_000
-    large_waiting: int = 16  # of these, how many may wait
+    large_waiting: int = 16  # most large images that wait
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "upload_seconds", "min_rate"):
@@ -35,12 +37,12 @@ class Limits:
 
 
 class Refusal(Exception):  # noqa: N818
-    """A request that is not answered.
+    """A refused request.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         detail: what was given, what is allowed and what to do next.
-        retry_after: seconds after which it may be tried again.
+        retry_after: seconds after which to retry.
     """
 
     def __init__(self, status: int, detail: str, *, retry_after: int | None = None) -> None:
@@ -48,33 +50,33 @@ class Refusal(Exception):  # noqa: N818
         self.status, self.detail, self.retry_after = status, detail, retry_after
 
 
-class Room:
-    """The memory one upload takes."""
+class UploadMemory:
+    """Memory of one upload."""
 
     def __init__(self) -> None:
         self.held = 0
         self.began = 0.0
-        self.deadline: asyncio.Timeout | None = None  # while it is being read
+        self.deadline: asyncio.Timeout | None = None  # set while the body is read
         self.gave_way = False
 
     def rate(self, now: float) -> float:
-        """Return the bytes a second it has brought so far."""
+        """Return the upload's average bytes a second so far."""
         return self.held / max(now - self.began, 1e-3)
 
 
 class Uploads:
-    """The memory of all uploads. Where it is full the slowest one being sent gives way: who is quick gets through."""
+    """Memory of all uploads. If it is full, the slowest upload is refused."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.held = 0
         self.received = 0
-        self._rooms: dict[Room, None] = {}
+        self._rooms: dict[UploadMemory, None] = {}
 
     @contextmanager
-    def room(self) -> Iterator[Room]:
-        """Give memory to an upload until the end of the `with`."""
-        room = Room()
+    def room(self) -> Iterator[UploadMemory]:
+        """Reserve memory for an upload within a context."""
+        room = UploadMemory()
         self._rooms[room] = None
         try:
             yield room
@@ -82,8 +84,8 @@ class Uploads:
             self._release(room)
             del self._rooms[room]
 
-    async def read(self, chunks: AsyncIterable[bytes], room: Room, *, announced: str | None) -> bytes:
-        """Return a body, or refuse it as soon as it is too large or too slow."""
+    async def read(self, chunks: AsyncIterable[bytes], room: UploadMemory, *, announced: str | None) -> bytes:
+        """Read a body; refuse it as soon as it is too large or too slow."""
         if announced is not None and announced.isascii() and announced.isdigit():
             self._check(int(announced[:20]))
         body = bytearray()
@@ -108,8 +110,8 @@ class Uploads:
             room.deadline = None
         return bytes(body)
 
-    def _deadline_of(self, room: Room, size: int, end: float) -> float:
-        """Return when an upload of so many bytes so far has to have brought more."""
+    def _deadline_of(self, room: UploadMemory, size: int, end: float) -> float:
+        """Return the deadline for the next bytes of an upload of `size` bytes so far."""
         return min(end, room.began + self.limits.slow_seconds + size / self.limits.min_rate)
 
     def _check(self, size: int) -> None:
@@ -120,7 +122,7 @@ class Uploads:
                 "image",
             )
 
-    def _take(self, room: Room, size: int) -> None:
+    def _take(self, room: UploadMemory, size: int) -> None:
         if room.gave_way:
             raise TimeoutError
         while self.held + size > self.limits.memory:
@@ -138,6 +140,6 @@ class Uploads:
         self.held += size
         self.received += size
 
-    def _release(self, room: Room) -> None:
+    def _release(self, room: UploadMemory) -> None:
         self.held -= room.held
         room.held = 0

@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it."""
+"""Prometheus metrics of the server."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """The counts of one server; another one in the same process has its own."""
+    """Metrics of one server; each server in a process has its own registry."""
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
@@ -23,9 +23,9 @@ class Metrics:
         self.queue = Gauge("saccade_queue_length", "Images that wait.", ("model",), registry=own)
 
     def watch(self, name: str, about: str, read: Callable[[], float]) -> None:
-        """Add a number that is read when it is asked for."""
+        """Add a gauge that is computed when it is read."""
         Gauge(name, about, registry=self.registry).set_function(read)
 
     def text(self) -> str:
-        """Return all of it."""
+        """Return all metrics as text."""
         return generate_latest(self.registry).decode("utf-8")

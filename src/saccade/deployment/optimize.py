@@ -1,4 +1,4 @@
-"""Copy a model for inference: the same function, without what only training needs and with fewer, quicker steps."""
+"""Optimize a model for inference: an equivalent, faster copy."""
 
 import copy
 import platform
@@ -17,10 +17,10 @@ from .graph import shortened
 
 HALF = (torch.float16, torch.bfloat16)
 DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, DropPath, DropBlock2d)
-NARROW, WIDE = 128, 512  # inputs between which a linear layer is taken to gain by a weight laid out the other way
+NARROW, WIDE = 128, 512  # range of in_features for which a transposed weight layout is assumed to be faster
 
 
-@torch.inference_mode(False)  # a caller's inference mode would make weights that cannot be laid out anew
+@torch.inference_mode(False)  # inference tensors could not be modified later
 def optimize(
     model: nn.Module,
     example: Tensor | tuple[Any, ...] | None = None,
@@ -29,23 +29,23 @@ def optimize(
     tolerance: float = 1e-4,
     kernels: str = "auto",
 ) -> nn.Module:
-    """Return a copy of a model that computes the same function in evaluation mode, in less time.
+    """Return a faster copy of a model that computes the same function in evaluation mode.
 
-    Dropout is taken out, batch norms and layer scales are folded into the layer beside them wherever a traced run of
-    the example shows that nothing else reads what lies between, and weights are laid out as the device reads them. A
-    change that moves the answer beyond the tolerance is undone. The given model stays as it is.
+    Dropout is removed, batch norms and layer scales are folded into adjacent layers if a run of the example shows that
+    nothing else reads the tensors between them, and weights are stored in the layout that is fastest on the device.
+    Changes that move the output beyond the tolerance are undone. The given model is not modified.
 
     Args:
-        model: any module on one device; plug-ins may be attached.
-        example: what the model is called with: a tensor, or a tuple of arguments; a random image of the size in the
-            model's `pretrained_cfg` if not given.
-        compile: return the copy compiled by `torch.compile`; on a GPU each shape that it is called with is replayed as
-            a CUDA graph from its third call on.
-        tolerance: the largest difference of an output that is allowed, in shares of the largest output.
+        model: any module on one device, optionally with plug-ins.
+        example: arguments of the model: a tensor or a tuple; default: a random image of the size in the model's
+            `pretrained_cfg`.
+        compile: compile the copy with `torch.compile`; on a GPU, calls are replayed as CUDA graphs from the third call
+            of each shape on.
+        tolerance: largest allowed difference of an output, relative to the largest output.
         kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
 
     Returns:
-        The copy, in evaluation mode, without gradients, in the given model's precision. A model in half precision is
+        The copy, in evaluation mode, without gradients, in the given model's precision. Half-precision models are
         changed and compared in float32.
     """
     precision = _check(model, tolerance)
@@ -57,7 +57,7 @@ def optimize(
     def same() -> bool:
         try:
             return _difference(_answer(fast, args), expected) <= tolerance
-        except Exception:  # a change took away what the model looks for: any error can follow
+        except Exception:  # a change may break the model in any way
             return False
 
     _keep_equal(_without_drops(fast), same)
@@ -70,7 +70,7 @@ def optimize(
     _require(_difference(_answer(fast, args), expected), tolerance, "the optimized copy's answer")
     if precision in HALF:
         fast.to(precision)
-    guard = Guard(fast, "infer", kernels)  # after the folds, which know plain classes alone
+    guard = Guard(fast, "infer", kernels)  # after folding, which only knows plain classes
     if not compile:
         guard.run(lambda: run(fast, _in_precision(args, precision)))
         if precision not in HALF and not same() and guard.names:
@@ -83,7 +83,7 @@ def optimize(
 
 
 def _compiled(fast: nn.Module, guard: Guard, *, on_gpu: bool) -> nn.Module:
-    """Compile a copy; a call in which a kernel fails compiles it anew without kernels."""
+    """Compile a copy; if a kernel fails, it is recompiled without kernels."""
     compiled: Any = torch.compile(fast, mode="reduce-overhead") if on_gpu else torch.compile(fast)
     if on_gpu:
         compiled.register_forward_hook(_own_answer)
@@ -94,17 +94,17 @@ def _compiled(fast: nn.Module, guard: Guard, *, on_gpu: bool) -> nn.Module:
 
 
 def _in_precision(args: tuple[Any, ...], precision: torch.dtype | None) -> tuple[Any, ...]:
-    """Return arguments as the copy takes them in the end."""
+    """Convert arguments to the copy's final precision."""
     return tree_map_only(Tensor, lambda x: x.to(precision) if x.is_floating_point() else x, args)
 
 
 def _own_answer(module: nn.Module, args: Any, answer: Any) -> Any:  # noqa: ARG001
-    """Copy what a CUDA graph returned: it lies where the next replay writes."""
+    """Copy the output of a CUDA graph, which the next replay overwrites."""
     return tree_map_only(Tensor, Tensor.clone, answer)
 
 
 def _keep_equal(changes: Sequence[Change], same: Callable[[], bool]) -> None:
-    """Make all changes if they leave the answer the same, else those of them that do one by one."""
+    """Apply all changes if the output stays equal, else those that keep it equal one by one."""
     undos = [change() for change in changes]
     if not undos or same():
         return
@@ -122,7 +122,7 @@ def _without_drops(model: nn.Module) -> list[Change]:
 
 
 def _layouts(model: nn.Module) -> list[Change]:
-    """Lay the weights of convolutions channels last, and those of linear layers in the order that Arm's CPUs read."""
+    """Return layout changes: channels-last convolutions, and transposed linear weights for Arm CPUs."""
     changes: list[Change] = []
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -134,8 +134,8 @@ def _layouts(model: nn.Module) -> list[Change]:
 
 
 def _prefers_transposed(layer: nn.Linear) -> bool:
-    # Measured on aarch64: 1 to 5 % less time with 192 and 384 inputs, up to a tenth more with 768 and few rows. Not
-    # measured elsewhere.
+    # Measured on aarch64: 1 to 5% faster with 192 and 384 inputs, up to 10% slower with 768 and few rows. Not measured
+    # elsewhere.
     on_arm = layer.weight.device.type == "cpu" and platform.machine() == "aarch64"
     return on_arm and NARROW <= layer.in_features <= WIDE
 
@@ -154,12 +154,12 @@ def _laid(weight: Tensor, arrange: Callable[[Tensor], Tensor]) -> Change:
 
 
 def _copied(model: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode, without gradients, in full precision."""
+    """Return a copy in evaluation mode, without gradients, in float32."""
     try:
         fast = copy.deepcopy(model)
-    except Exception as error:  # a foreign module may hold anything
+    except Exception as error:  # arbitrary modules may fail to copy
         raise ValueError(f"{type(model).__name__} cannot be copied by copy.deepcopy: {shortened(error)}") from error
-    strip(fast)  # of what stands for plain modules in the given model
+    strip(fast)  # remove kernels of the given model
     fast.eval().requires_grad_(False)
     for parameter in fast.parameters():
         parameter.grad = None
@@ -167,7 +167,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _arguments(model: nn.Module, example: Any) -> tuple[Any, ...]:
-    """Return what to call the copy with, where the model is and in the precision that it is compared in."""
+    """Return arguments for the copy, on the model's device and in the precision of the comparison."""
     if example is None:
         example = torch.randn(_input_shape(model), generator=torch.Generator().manual_seed(0))
     args = example if isinstance(example, tuple) else (example,)
@@ -196,14 +196,14 @@ def _input_shape(model: Any) -> tuple[int, ...]:
             "example=, a tensor that the model can be called with"
         )
     channels, *sides = size
-    made_for = getattr(getattr(model, "patch_embed", None), "img_size", None)  # differs where img_size= was given
+    made_for = getattr(getattr(model, "patch_embed", None), "img_size", None)
     return (2, getattr(model, "in_chans", None) or channels, *(to_2tuple(made_for) if made_for else sides))
 
 
 def _first_answer(fast: nn.Module, args: tuple[Any, ...], *, made: bool) -> list[Tensor]:
     try:
         output = run(fast, args)
-    except Exception as error:  # a model on a wrong input can fail in any way
+    except Exception as error:  # models can fail in any way on wrong inputs
         shapes = ", ".join(str(tuple(value.shape)) for value in args if isinstance(value, Tensor))
         advice = "give example=, a tensor" if made else "give one of the shape and type"
         raise ValueError(
@@ -217,7 +217,7 @@ def _answer(model: nn.Module, args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _difference(answer: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest difference in shares of the largest finite output; NaN or infinite where they do not match."""
+    """Return the largest difference relative to the largest finite output; NaN or inf if non-finite values differ."""
     if [tensor.shape for tensor in answer] != [tensor.shape for tensor in expected]:
         return float("inf")
     worst, top = [], []
@@ -239,7 +239,7 @@ def _require(difference: float, tolerance: float, what: str) -> None:
 
 
 def _check(model: Any, tolerance: float) -> torch.dtype | None:
-    """Refuse what cannot be optimized; return the parameters' precision."""
+    """Refuse models that cannot be optimized; return the parameters' dtype."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize takes a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):

@@ -1,4 +1,4 @@
-"""Names of images, one after another: a million of them take no more memory than one."""
+"""Iterate over image paths in constant memory."""
 
 import heapq
 import os
@@ -9,22 +9,22 @@ from typing import BinaryIO
 
 from ..data.image import EXTENSIONS
 
-PART = 65536  # names of one folder that are held at a time
-LONGEST = 65536  # bytes of a name in a list; more is no list of names
+PART = 65536  # names of a folder in memory at a time
+LONGEST = 65536  # longest name in a list, in bytes
 
 
 class NoImages(ValueError):  # noqa: N818
-    """Nothing was given that could be an image."""
+    """No images were given."""
 
 
 def find_paths(given: Iterable[str | Path], *, null: bool = False, stdin: BinaryIO | None = None) -> Iterator[Path]:
-    """Yield the files that are named: files as they are, the images of folders, `-` for a list on standard input.
+    """Yield the given files, the images of folders, and for `-` the names on standard input.
 
     Args:
-        given: files, folders or `-`. A file named outright is taken whatever its ending; one that is not there comes
-            out as well, to be reported as bad.
-        null: names on standard input end with a zero byte, as `find -print0` writes them, not with a line.
-        stdin: to read in the place of standard input.
+        given: files, folders or `-`. Files are yielded whatever their extension; missing ones too, to be reported as
+            bad.
+        null: names on standard input are separated by zero bytes, as by `find -print0`.
+        stdin: replacement of standard input.
     """
     for item in given:
         if str(item) == "-":
@@ -36,16 +36,15 @@ def find_paths(given: Iterable[str | Path], *, null: bool = False, stdin: Binary
 
 
 def count_paths(given: Iterable[str | Path]) -> int | None:
-    """Return how many files `find_paths` will yield, None where a list on standard input leaves that open."""
+    """Return the number of files that `find_paths` yields; None if names come from standard input."""
     given = list(given)
     return None if "-" in map(str, given) else sum(1 for _ in find_paths(given))
 
 
 def walk(folder: str) -> Iterator[Path]:
-    """Yield the images under a folder by their endings, sorted within each folder; hidden ones are passed over.
+    """Yield the images in a folder and its subfolders by extension, sorted; hidden ones are skipped.
 
-    Links to folders are not followed, so a ring of links has an end. A folder that cannot be listed comes out itself,
-    to be reported as bad.
+    Links to folders are not followed. A folder that cannot be listed is yielded itself, to be reported as bad.
     """
     try:
         for name, is_folder in _entries(folder):
@@ -59,7 +58,7 @@ def walk(folder: str) -> Iterator[Path]:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, bool]]:
-    """Yield names of a folder, sorted, and whether they are folders; a large one is read again for every next part."""
+    """Yield a folder's sorted names, and whether they are folders; large folders are read in several passes."""
     last = ""
     while True:
         with os.scandir(folder) as found:
@@ -72,7 +71,7 @@ def _entries(folder: str) -> Iterator[tuple[str, bool]]:
 
 
 def read_names(file: BinaryIO, *, null: bool = False) -> Iterator[Path]:
-    """Yield the names that a list holds, in bytes, ended by a line or a zero byte; empty ones are passed over."""
+    """Yield the non-empty names of a list, in bytes, separated by newlines or zero bytes."""
     end = b"\0" if null else b"\n"
     rest = b""
     while block := file.read1(LONGEST) if hasattr(file, "read1") else file.read(LONGEST):

@@ -1,4 +1,4 @@
-"""Ask a model about files: in batches, with bounded memory, whatever their number."""
+"""Predict any number of files, in batches and with bounded memory."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -16,20 +16,20 @@ from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
 from .predictor import Predictor, open_predictor
-from .texts import QuestionReader, Read, TextReader
+from .texts import QuestionReader, ReadInput, TextReader
 
-KEPT = 640  # longer side of the images that are kept
+KEPT = 640  # longer side of kept images
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one file.
+    """Prediction for one file.
 
     Args:
-        name: of the file, as it was found.
-        answer: what it says; None for a bad file.
-        problem: why a file could not be asked about, in plain words; None for a good one.
-        image: its pixels, H, W, 3 uint8, at most 640 a side, if they were to be kept.
+        name: name of the file.
+        answer: the answer; None for a bad file.
+        problem: reason if the file is bad; else None.
+        image: pixels, H, W, 3 uint8, at most 640 a side, if kept.
     """
 
     name: str
@@ -39,23 +39,23 @@ class Prediction:
 
     @property
     def answers(self) -> tuple[tuple[str, float], ...]:
-        """The parts of the answer that have a share, such as the likeliest classes, likeliest first."""
+        """The parts of the answer with a probability, such as classes, most probable first."""
         rows = () if self.answer is None else self.answer.rows
         return tuple((name, share) for name, _, share in rows if share is not None)
 
 
 class Predictions(Iterator[Prediction]):
-    """Predictions one after another, made as they are asked for."""
+    """Iterator of predictions, computed lazily."""
 
     def __init__(self, stream: Generator[Prediction, None, None], task: type[Task], spec: InputSpec) -> None:
         self.stream, self.task, self.spec = stream, task, spec
 
     def __next__(self) -> Prediction:
-        """Return the next one."""
+        """Return the next prediction."""
         return next(self.stream)
 
     def close(self) -> None:
-        """Break off: no further file is read."""
+        """Stop reading files."""
         self.stream.close()
 
 
@@ -73,24 +73,24 @@ def predict(
     max_pixels: int = MAX_PIXELS,
     trust: bool = False,
 ) -> Predictions:
-    """Yield what a model says of files, in the order they are found, a bad one with its problem.
+    """Yield predictions for files, in order; bad files get a problem instead.
 
-    At most a few batches are held at a time, so a million files take the memory of a hundred.
+    Only a few batches are in memory at a time.
 
     Args:
-        target: a run, a file that `saccade export` wrote, a timm model's name, NAME@FILE, or an open predictor.
-        images: files, folders, or "-" for a list on standard input; one or several. Of a model that reads texts:
-            the texts themselves, files of lines, tables with the columns it was trained on, or "-" for lines. Of one
-            that answers questions about images: tables with image and question, or lines with a tab between them.
-        batch_size: images asked together.
-        top: how many parts of an answer to name, where there are many, such as classes.
+        target: run, exported file, timm model name, NAME@FILE, or an open predictor.
+        images: one or several files, folders, or "-" for names on standard input. For text models: texts, files of
+            lines, tables with the columns of the training, or "-" for lines. For visual question answering: tables of
+            image and question, or lines of both with a tab between.
+        batch_size: batch size.
+        top: number of classes in an answer.
         workers: threads that read and decode.
         device: cpu, cuda, cuda:1, ...
         kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
-        null: names on standard input end with a zero byte.
-        keep: keep the images, brought to at most 640 pixels a side, in the predictions.
-        max_pixels: a larger image is bad.
-        trust: open a `.pt2` file, which is a program.
+        null: names on standard input are separated by zero bytes.
+        keep: include images, of at most 640 pixels a side, in predictions.
+        max_pixels: larger images are bad.
+        trust: allow `.pt2` files, which can run arbitrary code.
     """
     for name, value in (("batch_size", batch_size), ("top", top), ("workers", workers)):
         if value < 1:
@@ -117,16 +117,16 @@ def predict(
 
 def _stream(
     predictor: Predictor,
-    reader: Callable[[Any], Read],
+    reader: Callable[[Any], ReadInput],
     paths: Iterator[Any],
     *,
     batch_size: int,
     top: int,
     workers: int,
 ) -> Generator[Prediction, None, None]:
-    """Read ahead by one batch and what the threads have in hand, ask, and answer in order."""
+    """Predict in order, reading one batch ahead."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-    ahead: deque[Future[Read]] = deque()
+    ahead: deque[Future[ReadInput]] = deque()
     try:
         while True:
             ahead.extend(pool.submit(reader, path) for path in islice(paths, 2 * batch_size + workers - len(ahead)))
@@ -137,7 +137,7 @@ def _stream(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
+def _ask(predictor: Predictor, batch: list[ReadInput], top: int) -> Iterator[Prediction]:
     codec = predictor.codec
     framed = [one.framed for one in batch if one.framed is not None]
     rows = iter(predictor.rows(codec.stack(framed)) if framed else ())
@@ -149,23 +149,23 @@ def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Predicti
 
 
 class _Reader:
-    """Reads one file and frames it; what is wrong with it is an answer, not an error."""
+    """Reads and frames a file; errors become the file's problem."""
 
     def __init__(self, predictor: Predictor, *, keep: bool, max_pixels: int) -> None:
         self.framing, self.keep, self.max_pixels = predictor.framing, keep, max_pixels
 
-    def __call__(self, path: Path) -> Read:
+    def __call__(self, path: Path) -> ReadInput:
         name = str(path)
         try:
             whole = decode(path, name=name, max_pixels=self.max_pixels)
             kept = _small(whole) if self.keep else None
-            return Read(name, self.framing(whole), kept, (whole.shape[0], whole.shape[1]))
+            return ReadInput(name, self.framing(whole), kept, (whole.shape[0], whole.shape[1]))
         except BadSample as error:
-            return Read(name, problem=error.reason)
+            return ReadInput(name, problem=error.reason)
         except MemoryError:
-            return Read(name, problem="there is not enough memory to decode it")
-        except ValueError as error:  # a name with a zero byte
-            return Read(name, problem=f"its name cannot be opened ({error})")
+            return ReadInput(name, problem="there is not enough memory to decode it")
+        except ValueError as error:  # the name has a zero byte
+            return ReadInput(name, problem=f"its name cannot be opened ({error})")
 
 
 def _small(pixels: np.ndarray) -> np.ndarray:

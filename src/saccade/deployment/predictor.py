@@ -1,4 +1,4 @@
-"""Anything that answers what is in an image, behind one face: a run, an exported file, a model of timm."""
+"""Predictors: a common interface of runs, exported files and timm models."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -20,24 +20,24 @@ from ..support.files import physical_memory
 from ..tasks import Task
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
 
-RUN_SECONDS = 120.0  # for one batch of an ONNX graph
-MEMORY_SHARE = 0.5  # of the machine's
+RUN_SECONDS = 120.0  # time limit for a batch of an ONNX graph
+MEMORY_SHARE = 0.5  # of the machine's memory, for ONNX graphs
 
 
 class Predictor(ABC):
-    """What answers images, whatever its task.
+    """Base of predictors, for any task.
 
     Attributes:
-        name: what was opened.
+        name: name of the model.
         kind: "run", "timm", "module", "onnx" or "program".
-        spec: what goes in and comes out.
-        task: what is answered.
-        codec: packs what it is asked and reads what it answers.
-        presenter: shows its answers.
+        spec: the model's inputs and outputs.
+        task: the task.
+        codec: packs inputs and decodes outputs.
+        presenter: formats answers.
         img_size: side of the square images.
-        channels: of the images, 3 or 1.
-        framing: makes such an image of a decoded one.
-        model: the module behind it, None where there is none.
+        channels: channels of the images, 3 or 1.
+        framing: framing of decoded images.
+        model: the module; None for exported files.
     """
 
     model: nn.Module | None = None
@@ -52,13 +52,13 @@ class Predictor(ABC):
 
     @abstractmethod
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers, B, ... float32, to framed images, uint8 B, C, H, W; from any thread."""
+        """Return raw outputs, B, ... float32, for framed images, uint8 B, C, H, W; thread-safe."""
 
     def rows(self, images: Tensor) -> np.ndarray:
-        """Return the answers as people and programs want them, to framed images, uint8 B, C, S, S; from any thread.
+        """Return decoded outputs for framed images, uint8 B, C, S, S; thread-safe.
 
-        One row an image, as `predictor.presenter.describe` takes it: shares of classes that sum to one, shares of
-        labels, numbers in their own units.
+        One row an image, as for `predictor.presenter.describe`: class probabilities, label probabilities, or numbers in
+        their units.
         """
         raw = self.outputs(self.check(images) if self.task.reader.reads == "image" else images)
         try:
@@ -69,7 +69,7 @@ class Predictor(ABC):
             raise ExportError(f"{self.name}: {error}") from None
 
     def about(self) -> dict[str, Any]:
-        """Return what is worth knowing of it, ready for JSON."""
+        """Return the predictor's description as JSON values."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -82,7 +82,7 @@ class Predictor(ABC):
         }
 
     def check(self, images: Tensor) -> Tensor:
-        """Return the images if they are what is answered."""
+        """Return the images if they have the right shape and type, or raise."""
         want = (self.channels, self.img_size, self.img_size)
         if images.dtype is not torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != want:
             raise ValueError(
@@ -94,11 +94,11 @@ class Predictor(ABC):
 
 
 class TorchPredictor(Predictor):
-    """A module that answers; kernels are swapped into it.
+    """A predictor of a PyTorch module, with kernels.
 
     Args:
-        loaded: the module, on its device.
-        kernels: "auto", "off" or names, as `saccade kernels` lists them.
+        loaded: the opened module, on its device.
+        kernels: "auto", "off" or names of `saccade kernels`.
     """
 
     def __init__(self, loaded: LoadedModel, *, kernels: str = "auto") -> None:
@@ -108,10 +108,10 @@ class TorchPredictor(Predictor):
         self.normalize = Normalize(loaded.spec.mean, loaded.spec.std, device=self.device)
         self._task = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
         self.guard = Guard(self._task, "infer", kernels)
-        self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
+        self._lock = threading.Lock()  # modules may cache by size, so one thread at a time
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to images."""
+        """Return raw outputs for images."""
         with self._lock, torch.inference_mode():
             asked = self.codec.unpack(images.to(self.device))
             if "image" in asked:
@@ -120,12 +120,12 @@ class TorchPredictor(Predictor):
 
 
 class OnnxPredictor(Predictor):
-    """A file written by `saccade export`, answered by onnxruntime for a limited time and in limited memory.
+    """A predictor of an exported ONNX file, run by onnxruntime with limits on time and memory.
 
     Args:
-        path: of the .onnx file; one that points to other files is refused.
+        path: the .onnx file; files with external data are refused.
         device: "cpu" or "cuda".
-        framed: leave out the framing that the graph does itself, since images come framed.
+        framed: remove the graph's own framing, since images are already framed.
     """
 
     def __init__(self, path: str | Path, *, device: str = "cpu", framed: bool = True) -> None:
@@ -133,21 +133,21 @@ class OnnxPredictor(Predictor):
         data, bundle = safe_onnx_bytes(self.path, framed=framed)
         super().__init__(self.path.name, "onnx", bundle=bundle)
         options = self.runtime.SessionOptions()
-        options.log_severity_level = 4  # what goes wrong is raised
+        options.log_severity_level = 4  # errors are raised
         if _limit_memory(self.runtime):
             options.add_session_config_entry("session.use_env_allocators", "1")
         providers = _providers(self.runtime, device)
         try:
             self.session = self.runtime.InferenceSession(data, options, providers=providers)
-        except Exception as error:  # onnxruntime has a kind of its own for each failure
+        except Exception as error:  # onnxruntime has many error types
             version, reason = self.runtime.__version__, str(error)[:300]
             raise ExportError(f"{path} cannot be opened by onnxruntime {version}: {reason}; export it again") from None
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to images; onnxruntime takes calls from many threads."""
+        """Return raw outputs for images; onnxruntime is thread-safe."""
         options = self.runtime.RunOptions()
         options.log_severity_level = 4
-        late = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))  # looked at between two operations
+        late = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))  # checked between operations
         late.daemon = True
         late.start()
         try:
@@ -158,7 +158,7 @@ class OnnxPredictor(Predictor):
             if found.ndim < 2 or len(found) != len(images):
                 raise ValueError(f"its answers to {len(images)} images have the shape {found.shape}")
             return found
-        except Exception as error:  # onnxruntime's kinds, and what an odd output raises
+        except Exception as error:  # onnxruntime's types, and unexpected outputs
             if options.terminate:
                 reason = f"did not answer {len(images)} images within {RUN_SECONDS:g} seconds"
             else:
@@ -169,11 +169,11 @@ class OnnxPredictor(Predictor):
 
 
 class ProgramPredictor(Predictor):
-    """A torch.export package written by `saccade export`; to open one is to run it, so it has to be trusted.
+    """A predictor of a torch.export package; opening one runs its code, so it has to be trusted.
 
     Args:
-        device: where it runs; a package runs where it was exported, on the CPU.
-        trust: that the file comes from who it should.
+        device: device to run on; packages run on the CPU, where they were exported.
+        trust: whether the file may be opened.
     """
 
     def __init__(self, path: str | Path, *, device: str | torch.device = "cpu", trust: bool = False) -> None:
@@ -191,20 +191,20 @@ class ProgramPredictor(Predictor):
         self._lock = threading.Lock()
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to images."""
+        """Return raw outputs for images."""
         with self._lock, torch.inference_mode():
             return self.program(*self.codec.unpack(images).values()).float().numpy()
 
 
 def open_predictor(target: str | Path, *, device: str = "cpu", kernels: str = "auto", trust: bool = False) -> Predictor:
-    """Open what answers images.
+    """Open a predictor.
 
     Args:
-        target: a run's folder or its `model.safetensors`; a `.onnx` or `.pt2` file that `saccade export` wrote; the
-            name of a model timm has pretrained weights for; or NAME@FILE.
+        target: run folder, `model.safetensors`, exported `.onnx` or `.pt2` file, name of a timm model with pretrained
+            weights, or NAME@FILE.
         device: cpu, cuda, cuda:1, ...
-        kernels: "auto", "off" or names, as `saccade kernels` lists them; an exported file has none.
-        trust: open a `.pt2` file, which is a program, although anything could be in it.
+        kernels: "auto", "off" or names of `saccade kernels`; exported files have none.
+        trust: allow `.pt2` files, which can run arbitrary code.
     """
     path = Path(target).expanduser()
     if path.suffix.lower() in (".onnx", ".pt2") and not path.is_dir():
@@ -222,7 +222,7 @@ def open_predictor(target: str | Path, *, device: str = "cpu", kernels: str = "a
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of what is attached to a model."""
+    """Return the names of plug-ins attached to a model."""
     return tuple(type(handle.plugin).__name__ for handle in attached(model))
 
 
@@ -241,8 +241,8 @@ def _providers(runtime: Any, device: str) -> list[Any]:
 
 @cache
 def _limit_memory(runtime: Any) -> bool:
-    """Let graphs of this process take a share of the memory at most; return whether they will."""
-    with suppress(Exception):  # a version that cannot: graphs run as they would
+    """Limit the memory of this process' ONNX graphs; return whether that is supported."""
+    with suppress(Exception):  # not supported by this version
         about = runtime.OrtMemoryInfo(
             "Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
         )

@@ -1,4 +1,4 @@
-"""ONNX files with 8-bit weights: of matrix products, and of convolutions where these hold much of a model."""
+"""8-bit quantization of ONNX files: matrix products, and convolutions if they have many of the weights."""
 
 import logging
 import math
@@ -12,16 +12,16 @@ from torch import Tensor
 from .bundle import KEY, Bundle, ExportError
 from .graph import quietly, shortened
 
-MUCH = 0.2  # of a model's weights in convolutions: less is not worth what their activations lose
-LITTLE = 0.9  # of the float32 file's size: an 8-bit one that is not smaller does not help
+MUCH = 0.2  # least share of weights in convolutions to quantize these
+LITTLE = 0.9  # largest useful size, relative to the float32 file
 
 
 def write_int8(source: Path, path: Path, bundle: Bundle, calibration: Tensor) -> None:
-    """Write an ONNX file anew with 8-bit weights; ranges are seen on framed training images, uint8 N, C, S, S.
+    """Quantize an ONNX file to 8-bit weights, calibrated on framed training images, uint8 N, C, S, S.
 
-    Activations of matrix products are scaled to 8 bits image by image as the graph runs. onnxruntime has no fast
-    convolution of that kind, so those of convolutions have fixed ranges, seen on training images; weights get 7 bits
-    there, since processors without 8-bit dot products add pairs of products in 16.
+    Activations of matrix products are quantized dynamically. onnxruntime has no fast dynamic convolution, so
+    convolutions use static ranges from training images, and 7-bit weights, since processors without 8-bit dot products
+    accumulate pairs of products in 16 bits.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -29,10 +29,10 @@ def write_int8(source: Path, path: Path, bundle: Bundle, calibration: Tensor) ->
     logger = logging.getLogger()
     level = logger.level
     try:
-        logger.setLevel(logging.ERROR)  # it logs advice to the root
+        logger.setLevel(logging.ERROR)  # it logs to the root logger
         with quietly(), tempfile.TemporaryDirectory(dir=path.parent) as folder:
             model = onnx.load_model(str(source))
-            # Types of inner values are left out: the quantizer reads stale ones as promises.
+            # Remove types of inner values, since the quantizer relies on stale ones.
             del model.graph.value_info[:]
             if share_in_convolutions(model) > MUCH:
                 model = _with_static_convolutions(model, Path(folder), calibration)
@@ -49,14 +49,14 @@ def write_int8(source: Path, path: Path, bundle: Bundle, calibration: Tensor) ->
 
 
 def share_in_convolutions(model: Any) -> float:
-    """Return the share of a graph's numbers that are weights of convolutions."""
+    """Return the share of a graph's parameters that are in convolutions."""
     counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     names = {node.input[1] for node in model.graph.node if node.op_type == "Conv"}
     return sum(counts.get(name, 0) for name in names) / max(sum(counts.values()), 1)
 
 
-def tell_little(saved: float, whole: float) -> str | None:
-    """Return what is said of an 8-bit file that is hardly smaller, by the sizes of both in MiB."""
+def note_small_saving(saved: float, whole: float) -> str | None:
+    """Return a note on an 8-bit file that is hardly smaller, from both sizes in MiB."""
     if saved <= LITTLE * whole:
         return None
     return (
@@ -66,13 +66,13 @@ def tell_little(saved: float, whole: float) -> str | None:
 
 
 def _with_static_convolutions(model: Any, folder: Path, calibration: Tensor) -> Any:
-    """Return a graph whose convolutions run in 8 bits, batch norms folded into them."""
+    """Return a graph with 8-bit convolutions and folded batch norms."""
     import onnx
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     class Images(CalibrationDataReader):
-        """Gives one image after another."""
+        """Calibration data reader of single images."""
 
         def __init__(self) -> None:
             self.images: Iterator[Tensor] = iter(calibration.split(1))
@@ -82,7 +82,7 @@ def _with_static_convolutions(model: Any, folder: Path, calibration: Tensor) -> 
             return None if image is None else {model.graph.input[0].name: image.numpy()}
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC  # what any runtime knows
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC  # portable
     options.optimized_model_filepath = str(folder / "folded.onnx")
     onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     quantize_static(

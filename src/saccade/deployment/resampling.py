@@ -1,8 +1,8 @@
-"""Framing inside a graph: what `Framing` makes of an image with Pillow, to the bit, in operations that graphs have.
+"""Framing inside an exported graph, bit-identical to `Framing` with Pillow.
 
-Pillow resamples rows, rounds to bytes, then columns; its weights have 22 bits behind the point. Sums of such weights
-times bytes are whole numbers that float64 holds exactly, so the same bytes come out whatever adds them up. Sizes are
-tensors here: a graph has to take any, and must not branch.
+Pillow resamples rows, rounds to bytes, then resamples columns, with 22-bit fixed-point weights. Their sums with bytes
+are integers that float64 represents exactly, so that the result does not depend on the order of summation. Sizes are
+tensors, since a graph has to take any size and cannot branch.
 """
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor
 from ..data.framing import GREY
 from ..data.spec import InputSpec
 
-BITS = 1 << 22  # of Pillow's weights
-LUMA = (19595.0, 38470.0, 7471.0)  # Pillow's grey of RGB, in parts of 65536
+BITS = 1 << 22  # scale of Pillow's weights
+LUMA = (19595.0, 38470.0, 7471.0)  # Pillow's RGB weights for grey, in 1/65536
 
 
 def frame(image: Tensor, spec: InputSpec) -> Tensor:
-    """Return RGB or grey images of one size, uint8 B, C, H, W, as a model is asked: B, in_chans, img_size, img_size."""
+    """Frame RGB or grey images, uint8 B, C, H, W, to B, in_chans, img_size, img_size."""
     size = spec.img_size
     height, width = (torch.scalar_tensor(side, dtype=torch.float64) for side in image.shape[-2:])
     across, inside_x = _weights(image.shape[-1], width, *_part(width, height, spec), size)
@@ -31,7 +31,7 @@ def frame(image: Tensor, spec: InputSpec) -> Tensor:
 
 
 def _part(side: Tensor, other: Tensor, spec: InputSpec) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return where what is shown begins and ends on an axis, and the pixels that it fills: the first, and how many."""
+    """Return the visible range of an axis, and the first and number of output pixels that it fills."""
     size = spec.img_size
     if spec.framing.fit:  # see `fitted`
         count = (side * (size / torch.maximum(side, other))).round().clamp(min=1)
@@ -45,8 +45,8 @@ def _part(side: Tensor, other: Tensor, spec: InputSpec) -> tuple[Tensor, Tensor,
 def _weights(
     length: int, side: Tensor, begin: Tensor, end: Tensor, first: Tensor, count: Tensor, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return what each pixel made, of `size`, takes of each pixel given, and which of them are made of any."""
-    begin, end = begin.float(), end.float()  # as Pillow keeps a box
+    """Return the weights of input pixels for each of `size` output pixels, and which of these are filled."""
+    begin, end = begin.float(), end.float()  # Pillow stores boxes in float32
     scale = (end - begin).double() / count
     places = torch.arange(size, dtype=torch.float64) - first
     inside = (places >= 0) & (places < count)
@@ -64,5 +64,5 @@ def _weights(
 
 
 def _to_bytes(sums: Tensor, one: int) -> Tensor:
-    """Return sums rounded to whole numbers from 0 to 255."""
+    """Round sums to integers from 0 to 255."""
     return ((sums + one // 2) / one).floor().clamp(0, 255)

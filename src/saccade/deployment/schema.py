@@ -1,4 +1,4 @@
-"""What the OpenAPI description says of bodies, which are read by hand: as they come, in memory, within limits."""
+"""OpenAPI descriptions of request bodies, which are parsed manually within limits."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from .upload import KINDS
 
 
 def _of(kind: str | list[str], about: str = "", **more: Any) -> dict[str, Any]:
-    """Return the description of a value."""
+    """Return the schema of a value."""
     return {"type": kind, **more, **({"description": about} if about else {})}
 
 
@@ -31,7 +31,7 @@ BODY: dict[str, Any] = {
 
 _CLASS = _of(
     "object",
-    required=["class", "share"],  # probability of classes; of a mask's classes the area they cover
+    required=["class", "share"],  # probability of a class; for masks the area of a class
     properties={
         "class": _TEXT,
         "index": _of("integer"),
@@ -77,7 +77,7 @@ _VIEW = _of(
 
 
 def _answer(about: str, properties: dict[str, Any], more: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the description of an answer with properties that it always has, and more that it may have."""
+    """Return the schema of a response with required properties, and `more` optional ones."""
     schema = _of("object", required=list(properties), properties=properties | (more or {}))
     return {"description": about, "content": {"application/json": {"schema": schema}}}
 

@@ -1,4 +1,4 @@
-"""`saccade serve`: models behind HTTP, with a page."""
+"""`saccade serve`: an HTTP server for models, with a web page."""
 
 import ipaddress
 import os
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 TOKEN = "SACCADE_TOKEN"
-STOP_SECONDS = 60  # for what was accepted, once asked to stop
-WAITING, ACCEPTED = 1024, 32  # connections that wait to be accepted, and that are between two looks at the others
-KEEP_ALIVE_SECONDS = 30  # longer than clients keep theirs, so that none is closed under a request
+STOP_SECONDS = 60  # to finish accepted requests at shutdown
+WAITING, ACCEPTED = 1024, 32  # listen backlog, and connections accepted at a time
+KEEP_ALIVE_SECONDS = 30  # longer than clients' timeouts, so that no connection is closed during a request
 
 
 def serve(
@@ -45,24 +45,24 @@ def serve(
     allow_hosts: Sequence[str] = (),
     trust: bool = False,
 ) -> None:
-    """Serve models until a signal to stop; then finish what was accepted.
+    """Serve models until a stop signal, then finish accepted requests.
 
     Args:
-        targets: runs, exported files or names of timm's models, as `predict` takes them.
-        host: address to listen on; only this machine reaches the default one.
-        port: 0 takes a free one.
+        targets: runs, exported files or timm model names, as for `predict`.
+        host: address to listen on; the default is only reachable from this machine.
+        port: port; 0 selects a free one.
         device: cpu, cuda, cuda:1, ...
         kernels: "auto", "off", or names of `saccade kernels`, "-NAME" for all but one.
-        token: what clients must send as `Authorization: Bearer`; the environment's SACCADE_TOKEN if not given.
-        batch_size: images that share a forward pass at most.
-        wait_ms: milliseconds an image waits for others at most, when the model is free.
-        queue: images that may wait for a model; further ones are answered 503.
-        max_bytes: of an upload.
-        max_pixels: of an image.
-        upload_seconds: from the first to the last byte of an upload.
-        browse: folders whose runs and comparisons the page lists, besides the runs served.
-        allow_hosts: further names the server may be called by.
-        trust: open .pt2 files, which are programs.
+        token: token that clients must send as `Authorization: Bearer`; default: the environment variable SACCADE_TOKEN.
+        batch_size: largest batch.
+        wait_ms: most milliseconds that an image waits for others, if the model is idle.
+        queue: most images that wait for a model; further ones get status 503.
+        max_bytes: largest upload in bytes.
+        max_pixels: largest image in pixels.
+        upload_seconds: longest duration of an upload.
+        browse: folders with runs and comparisons for the page, besides the served runs.
+        allow_hosts: further accepted host names.
+        trust: allow .pt2 files, which can run arbitrary code.
     """
     try:
         import uvicorn  # noqa: F401
@@ -97,7 +97,7 @@ def serve(
 
 
 def loopback_names(host: str) -> Sequence[str] | None:
-    """Return the names of this machine if an address is of loopback, else None."""
+    """Return this machine's names if the address is loopback, else None."""
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
     except ValueError:
@@ -107,7 +107,7 @@ def loopback_names(host: str) -> Sequence[str] | None:
 
 
 def make_server(app: "FastAPI") -> "uvicorn.Server":
-    """Return a server whose connections have deadlines; the application asks it whether it is about to stop."""
+    """Return a uvicorn server whose connections have deadlines, linked to the application's state."""
     import uvicorn
 
     from .connection import Connection
@@ -115,12 +115,12 @@ def make_server(app: "FastAPI") -> "uvicorn.Server":
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             for one in sockets or ():
-                # Connections inherit it. asyncio leaves it out where the listening socket does not name TCP: the end
-                # of an answer would wait for the client to acknowledge its beginning, which takes 40 ms.
+                # Inherited by connections. asyncio omits it if the listening socket does not name TCP: the end of a
+                # response would wait 40 ms for the client to acknowledge its beginning.
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await super().startup(sockets=sockets)
             for one in sockets or ():
-                one.listen(WAITING)  # uvicorn has told the system `ACCEPTED`
+                one.listen(WAITING)  # uvicorn has set `ACCEPTED`
 
     config = uvicorn.Config(
         app,
@@ -144,7 +144,7 @@ def run_server(app: "FastAPI", listener: socket.socket) -> None:
     server = make_server(app)
 
     def stop(*_: Any) -> None:
-        """Take a signal that comes before uvicorn listens to it, and the one it raises again once it has shut down."""
+        """Handle signals before uvicorn does, and the one that uvicorn raises again after shutdown."""
         server.should_exit = True
 
     signals = (signal.SIGTERM, signal.SIGINT)
@@ -170,7 +170,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _open(target: str | Path, *, device: str, kernels: str = "auto", trust: bool) -> tuple[Predictor, Explainer | None]:
     predictor = open_predictor(target, device=device, kernels=kernels, trust=trust)
-    # What is slow the first time, or fails, does so before anyone asks.
+    # Warm up, and fail, before the first request.
     blank = np.zeros((predictor.img_size, predictor.img_size, 3), np.uint8)
     asked = pack(predictor, blank, ("a",) * len(predictor.spec.extra.get("columns", "a")))
     predictor.rows(predictor.codec.stack([asked]))

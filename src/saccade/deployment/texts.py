@@ -1,4 +1,4 @@
-"""Texts and questions about images that a model is asked: as files name them and as a request brings them."""
+"""Inputs of text and question models: from files and from requests."""
 
 import os
 import sys
@@ -19,48 +19,48 @@ from ..tasks.vqa.data import read_questions
 from .limits import Refusal
 from .predictor import Predictor
 
-FIELDS = ("text", "pair")  # of a form: one text, or two
+FIELDS = ("text", "pair")  # form fields: one text, or two
 LINES = (".txt", ".text", ".lines")
-LONGEST = 2**20  # bytes of a line
-NAME = 80  # characters of a text that is its own name
+LONGEST = 2**20  # longest line in bytes
+NAME = 80  # most characters of a text as its own name
 
 Item = tuple[str, tuple[str, ...]]  # name, one or two texts
 Question = tuple[str, Path, str]  # name, image, question
 HOW = "give a table with the columns image and question, or lines with an image's path, a tab and a question"
 
 
-class Read(NamedTuple):
-    """A file or a text as it was read; what is wrong with it is an answer, not an error."""
+class ReadInput(NamedTuple):
+    """An input that was read, or the problem with it."""
 
     name: str
-    framed: Tensor | None = None  # what the model is asked
-    whole: np.ndarray | None = None  # an image as it is kept
-    size: tuple[int, int] = (0, 0)  # height and width that an image had
-    problem: str | None = None  # what is wrong with it
+    framed: Tensor | None = None  # the model's input
+    whole: np.ndarray | None = None  # a kept image
+    size: tuple[int, int] = (0, 0)  # original height and width of an image
+    problem: str | None = None  # problem, if any
 
 
 class TextReader:
-    """Finds texts and makes tokens of them."""
+    """Finds and tokenizes texts."""
 
     def __init__(self, spec: InputSpec) -> None:
         self.spec, self.kind = spec, find_task(spec.task)
         self.columns: list[str] = spec.extra["columns"]
 
-    def __call__(self, item: Item) -> Read:
-        """Return a text as tokens."""
+    def __call__(self, item: Item) -> ReadInput:
+        """Tokenize a text."""
         name, texts = item
         kind: Any = self.kind
         try:
-            return Read(name, kind.codec(self.spec).pack_text(texts, name=name))
+            return ReadInput(name, kind.codec(self.spec).pack_text(texts, name=name))
         except TextError as error:
-            return Read(name, problem=str(error))
+            return ReadInput(name, problem=str(error))
 
     def find(self, given: Iterable[str | Path]) -> Iterator[Item]:
         """Yield texts with their names.
 
         Args:
-            given: texts, `-`, or files: of lines (.txt), or tables with the columns the model was trained on. In a line
-                the two texts of a pair are parted by a tab.
+            given: texts, `-`, files of lines (.txt), or tables with the columns of the training. The two texts of a
+                pair are separated by a tab.
         """
         for name, found in find_lines(given, between=" "):
             if isinstance(found, Path):
@@ -83,29 +83,29 @@ class TextReader:
 
 
 class QuestionReader:
-    """Finds questions and makes tensors of them and their images."""
+    """Finds questions with images and encodes them."""
 
     def __init__(self, spec: InputSpec, *, max_pixels: int) -> None:
         self.spec, self.kind, self.max_pixels = spec, find_task(spec.task), max_pixels
 
-    def __call__(self, item: Question) -> Read:
-        """Return an image and a question as one tensor."""
+    def __call__(self, item: Question) -> ReadInput:
+        """Encode image and question as one tensor."""
         name, path, question = item
         kind: Any = self.kind
         try:
             image = decode(path, name=name, max_pixels=self.max_pixels)
             packed = kind.codec(self.spec).pack_sample(Sample({"image": image, "text": question}, None, path.name))
-            return Read(name, packed, size=(image.shape[0], image.shape[1]))
+            return ReadInput(name, packed, size=(image.shape[0], image.shape[1]))
         except BadSample as error:
-            return Read(name, problem=error.reason)
+            return ReadInput(name, problem=error.reason)
         except (TextError, MemoryError) as error:
-            return Read(name, problem=str(error) or "there is not enough memory to decode it")
+            return ReadInput(name, problem=str(error) or "there is not enough memory to decode it")
 
     def find(self, given: Iterable[str | Path]) -> Iterator[Question]:
-        """Yield questions with their images; paths in a table are relative to it, others to where one is.
+        """Yield questions with image paths; paths in a table are relative to it, others to the working directory.
 
         Args:
-            given: tables, files of lines (.txt), lines themselves, or `-` for lines on standard input.
+            given: tables, files of lines (.txt), lines, or `-` for lines on standard input.
         """
         for name, found in find_lines(given, between="\t"):
             if isinstance(found, Path):
@@ -119,10 +119,10 @@ class QuestionReader:
 
 
 def find_lines(given: Iterable[str | Path], *, between: str) -> Iterator[tuple[str, str | Path]]:
-    """Yield lines with their names, and the paths of tables: those given, of files, and of standard input for `-`.
+    """Yield named lines, and paths of tables: given ones, lines of files, and of standard input for `-`.
 
     Args:
-        between: what stands in a line that is given itself; what has it is a file only if there is one.
+        between: separator in given lines; an argument that contains it is a file only if that exists.
     """
     for item in given:
         path, text = Path(item), str(item)
@@ -138,20 +138,20 @@ def find_lines(given: Iterable[str | Path], *, between: str) -> Iterator[tuple[s
 
 
 def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a file that are not blank, each with a name: the file's and its number."""
+    """Yield the non-blank lines of a file, named by file and line number."""
     number = 0
     while line := file.readline(LONGEST):
         number += 1
         if len(line) == LONGEST:
             raise ValueError(f"line {number} of {name} has {LONGEST:,} bytes or more; write one text a line")
-        # Bytes that are no UTF-8 become halves of letters, which are refused with the text's name.
+        # Invalid UTF-8 becomes surrogates, which are refused with the text's name.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape").rstrip("\r\n")
         if text.strip():
             yield f"{name} {number}", text
 
 
 def read_text(fields: Mapping[str, str], predictor: Predictor) -> tuple[str, ...]:
-    """Return the one or two texts that a model is asked about; of a model that reads images too, the question."""
+    """Return the one or two texts of a request, or the question about an image."""
     wanted = FIELDS[: len(predictor.spec.extra.get("columns", ["question"]))]
     missing = [name for name in wanted if not fields.get(name)]
     if missing:
@@ -163,9 +163,9 @@ def read_text(fields: Mapping[str, str], predictor: Predictor) -> tuple[str, ...
 
 
 def pack(predictor: Predictor, pixels: np.ndarray | None, texts: tuple[str, ...] = ()) -> Tensor:
-    """Return what a model is asked: a framed image, H, W, 3 before, tokens of texts, or both as one tensor.
+    """Encode a model's input: an image, H, W, 3, texts, or both as one tensor.
 
-    Texts that the model cannot be asked are refused by TextError.
+    Invalid texts raise TextError.
     """
     kind: Any = predictor.task
     if kind.reader.reads == "text":

@@ -1,4 +1,4 @@
-"""The image in a request: a form's field `file`, or the body itself; read and decoded in memory, never on disk."""
+"""Read uploads: the form field `file`, or the body itself; in memory, never on disk."""
 
 import asyncio
 import logging
@@ -18,15 +18,15 @@ from .texts import FIELDS
 
 KINDS = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 ALIASES = ("image/jpg", "image/pjpeg", "image/apng", "image/x-png", "image/x-ms-bmp", "image/x-bmp")
-UNSAID = ("", "application/octet-stream")  # the contents tell
+UNSAID = ("", "application/octet-stream")  # the type is detected from the content
 TEXT_BYTES = 65536
 PARTS, HEADER_BYTES, FIELD_BYTES, BOUNDARY_BYTES, NAME = 16, 4096, 1024, 70, 100
-STATUS = {"huge": 413, "foreign": 415}  # of a bad image; the others, which are damage, are 422
-SILENT = logging.Logger("silent", logging.CRITICAL + 1)  # clients do not write the server's log
+STATUS = {"huge": 413, "foreign": 415}  # HTTP status by kind of fault; others are 422
+SILENT = logging.Logger("silent", logging.CRITICAL + 1)  # keep clients' input out of the log
 
 
 class EncodedImage(NamedTuple):
-    """An encoded image and what its sender calls it."""
+    """An encoded image and its file name."""
 
     data: bytes
     name: str
@@ -34,22 +34,22 @@ class EncodedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """What a request brought."""
+    """A request's form."""
 
-    image: EncodedImage | None  # the image; None where a text was sent
-    fields: dict[str, str] = field(default_factory=dict)  # the other fields of the form, by name
+    image: EncodedImage | None  # the image; None for texts
+    fields: dict[str, str] = field(default_factory=dict)  # other fields by name
 
 
 @dataclass
 class _Part:
-    """One part of a form while it is read."""
+    """A part of a multipart form that is being read."""
 
     headers: dict[str, str] = field(default_factory=dict)
     data: bytearray = field(default_factory=bytearray)
 
 
 class _Parts:
-    """The parts of a form, as the parser's callbacks bring them."""
+    """Collects a form's parts from the parser's callbacks."""
 
     def __init__(self) -> None:
         self.found: list[_Part] = []
@@ -89,7 +89,7 @@ class _Parts:
 
 
 def check_type(content_type: str) -> str:
-    """Return a request's type in lower case, without its options; refuse what can hold no image."""
+    """Return a request's content type in lower case, without options; refuse unsupported types."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data" or kind in KINDS or kind in ALIASES:
         return kind
@@ -101,7 +101,7 @@ def check_type(content_type: str) -> str:
 
 
 def read_form(body: bytes, content_type: str) -> Form:
-    """Take a body apart."""
+    """Parse a body."""
     if check_type(content_type) != "multipart/form-data":
         return Form(EncodedImage(body, "the image"))
     image: EncodedImage | None = None
@@ -133,7 +133,7 @@ def read_form(body: bytes, content_type: str) -> Form:
 
 
 def _parse(body: bytes, boundary: bytes) -> list[_Part]:
-    # What stands before the first delimiter is no part (RFC 2046, section 5.1); the first one may open the body.
+    # Skip the preamble before the first delimiter (RFC 2046, section 5.1), which may also start the body.
     dashes = b"--" + boundary
     start = 0 if body.startswith(dashes) else body.find(b"\r\n" + dashes) + 2
     if start == 1:  # not found
@@ -171,7 +171,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 class Decoder:
-    """Decodes images in threads beside the event loop, the large ones on a lane of their own."""
+    """Decodes images in threads, large ones in a separate thread."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -180,7 +180,7 @@ class Decoder:
         self._waiting = 0
 
     async def __call__(self, image: EncodedImage, then: Callable[[np.ndarray], Any]) -> Any:
-        """Return what `then` makes of the pixels, H, W, 3 uint8; it is called in the thread."""
+        """Decode an image and return `then(pixels)`, H, W, 3 uint8, which is called in the thread."""
         loop = asyncio.get_running_loop()
         try:
             done, result = await loop.run_in_executor(self._small, self._decode_small, image, then)
@@ -189,7 +189,7 @@ class Decoder:
             raise Refusal(STATUS.get(bad.kind, 422), str(bad)) from None
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._small.shutdown()
         self._large.shutdown()
 

@@ -1,4 +1,4 @@
-"""Whether an exported model answers as the one it was made from, on real images."""
+"""Compare an exported model with the original on real images."""
 
 import math
 import time
@@ -25,22 +25,21 @@ from ..settings import DataConfig, TrainConfig
 from ..tasks.opening import find_task, open_samples
 from .bundle import ExportError
 
-Raw = Callable[[Tensor], np.ndarray]  # uint8 B, C, H, W to raw answers B, ...
+Raw = Callable[[Tensor], np.ndarray]  # uint8 B, C, H, W to raw outputs B, ...
 TOLERANCE = 1e-4
 BATCHES = (1, 5)
-CALIBRATION = 64  # training images that show the ranges of activations
-SEVERAL = 10  # images whose raw answers are compared at every size
+CALIBRATION = 64  # training images for calibration
+SEVERAL = 10  # images compared at every size
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Real images to judge by.
+    """Images for verification.
 
     Args:
         samples: framed, uint8 N, C, S, S.
-        targets: what they should be answered with, by name as a batch of the task has them; None where that is not
-            known in terms of the model's outputs.
-        origin: where they come from, in words.
+        targets: targets by name, as in a batch of the task; None if unknown for the model's outputs.
+        origin: description of their origin.
     """
 
     samples: Tensor
@@ -50,27 +49,27 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far the raw answers of an exported model are from the eager one's."""
+    """Difference of raw outputs of an exported model from the eager one's."""
 
-    difference: float  # the largest absolute one of an output
-    scale: float  # the largest absolute eager output
-    same: float  # share of the images with the same answer
-    sizes: tuple[tuple[int, int], ...]  # that were compared, height and width
+    difference: float  # largest absolute difference of an output
+    scale: float  # largest absolute eager output
+    same: float  # share of images with the same prediction
+    sizes: tuple[tuple[int, int], ...]  # compared sizes, height and width
 
     def within(self, tolerance: float) -> bool:
-        """Whether the difference is allowed; large numbers are rounded more coarsely, so their size counts."""
+        """Whether the difference is within the tolerance, relative to the largest output if that exceeds one."""
         return self.difference <= tolerance * max(1.0, self.scale)  # also False for nan
 
 
 def gather(
     target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None, limit: int = 500
 ) -> Evidence:
-    """Find real images: those named, else the run's validation images, else the embedded ones.
+    """Find images: from the given dataset, else the run's validation images, else the bundled ones.
 
     Args:
-        data: a set of samples, as `saccade train` takes it; its validation samples are used.
-        val: that set's validation samples, if it has none of its own.
-        limit: at most so many, spread over the set.
+        data: dataset as for `saccade train`; its validation samples are used.
+        val: validation samples of that dataset, if it has none of its own.
+        limit: most images, evenly spaced.
     """
     if data is not None:
         opened = _open(target, spec, data, val)
@@ -79,14 +78,14 @@ def gather(
         opened = _open(target, spec, data, val)
         return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
     except (OSError, ValueError, ImportError):
-        pass  # its data is elsewhere now: parity can be judged by any image, what is lost cannot
+        pass  # the run's data has moved: parity can be checked with any image, the loss cannot
     return _evidence(open_data("").val, spec, "embedded images", limit)
 
 
-def gather_training(
+def calibration_images(
     target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None
 ) -> Tensor | None:
-    """Return some training images, framed, uint8 N, C, S, S: of the set named, else of the run; None without any."""
+    """Return framed training images, uint8 N, C, S, S, of the given dataset or of the run; None if there are none."""
     try:
         train = _open(target, spec, data, val).train
     except (OSError, ValueError, ImportError):
@@ -101,7 +100,7 @@ def gather_training(
 
 
 def _open(target: str | Path, spec: InputSpec, data: str | None, val: str | None) -> Data:
-    """Open the set named, else the run's own; raises an error where a target is no run whose settings can be read."""
+    """Open the given dataset, else the run's; raises if the target is not a run with readable settings."""
     try:
         config = Run.open(target).config()
     except (OSError, ValueError):
@@ -122,7 +121,7 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
             f"an export is verified on samples of the model's task, which the {origin} are not; name a dataset with "
             "--data"
         )
-    source = source.aligned(tuple(spec.outputs)) if known else source  # in the order of the model's outputs
+    source = source.aligned(tuple(spec.outputs)) if known else source  # map to the model's outputs
     images, samples = [], []
     for index in np.unique(np.linspace(0, len(source) - 1, min(limit, len(source))).round().astype(int)):
         with suppress(BadSample):
@@ -139,25 +138,25 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
 
 
 def widths_to_try(packed: Tensor) -> tuple[tuple[int, int], ...]:
-    """Return the widths of rows of tokens, N, inputs, width, that a graph is compared at: their own, less and more."""
+    """Return the token widths to compare for inputs N, inputs, width: their own, a smaller and a larger one."""
     inputs, width = packed.shape[1:]
     return (inputs, width), (inputs, max(width // 2, 3)), (inputs, width - 1), (inputs, 2 if width < 4 else 5)
 
 
 def sizes_to_try(img_size: int) -> tuple[tuple[int, int], ...]:
-    """Return the sizes of images a graph is compared at: the model's, a smaller one and an odd larger one."""
+    """Return the image sizes to compare: the model's, a smaller one and an odd larger one."""
     return (img_size, img_size), (max(1, img_size * 3 // 4), img_size), (3 * img_size + 13, 2 * img_size + 5)
 
 
 def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int, int]], spec: InputSpec) -> Parity:
-    """Ask both the same, at every size, one image at a time and five, and return how they differ.
+    """Compare both models at every size, in batches of one and five.
 
     Args:
-        eager: the original, which is asked about images framed as `predict` frames them.
-        exported: what is compared with it, which is given the images as they are.
-        images: uint8 N, C, S, S; the first few are asked about.
+        eager: the original, which gets images framed as by `predict`.
+        exported: the exported model, which gets the images unframed.
+        images: uint8 N, C, S, S; the first few are used.
         sizes: height and width of each.
-        spec: of the model, whose task says which answers are the same.
+        spec: the model's specification, whose task compares predictions.
     """
     task = find_task(spec.task)
     codec, presenter = task.codec(spec), task.presenter(spec)
@@ -181,25 +180,25 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
 
 
 def _framed(images: Tensor, spec: InputSpec) -> Tensor:
-    """Return images as the model is asked; texts as they are."""
+    """Frame images; texts are returned unchanged."""
     if find_task(spec.task).reader.reads != "image":
         return images
     return torch.stack([spec.framing(image.permute(1, 2, 0).numpy()) for image in images])
 
 
 def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    if images.dtype != torch.uint8:  # texts: rows of another width, by leaving off or adding padding
+    if images.dtype != torch.uint8:  # texts: change the width by padding
         return F.pad(images[..., : size[1]], (0, max(size[1] - images.shape[-1], 0)))
     return resize_images(images, size)
 
 
 def race(answers: Sequence[Raw], images: Tensor, *, rounds: int = 5) -> list[float]:
-    """Return seconds an image for each, the median of rounds taken in turn so that all meet the same machine."""
+    """Return seconds an image for each model, the median of alternating rounds."""
     seconds: list[list[float]] = [[] for _ in answers]
     for number in range(rounds + 1):
         for place, answer in enumerate(answers):
             begin = time.perf_counter()
             answer(images)
-            if number:  # the first warms up
+            if number:  # the first round is a warm-up
                 seconds[place].append((time.perf_counter() - begin) / len(images))
     return [median(values) for values in seconds]

@@ -1,4 +1,4 @@
-"""Where predictions go: a table, lines of JSON, images with the answer drawn on them; written as they come."""
+"""Writers of predictions: CSV, JSON lines, COCO, annotated images and masks; written incrementally."""
 
 import csv
 import json
@@ -22,22 +22,21 @@ from ..tasks.segmentation.drawing import mask_image
 from .paths import NoImages
 from .predict import Prediction, Predictions
 
-FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}  # by the ending of a file
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet run a cell
-LEAST = 160  # images are enlarged to this side before something is drawn on them
+FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}  # by file extension
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # prefixes of spreadsheet formulas
+LEAST = 160  # smallest side of annotated images
 
 
-Writer = Callable[[Prediction], None]  # takes predictions one after another
+Writer = Callable[[Prediction], None]  # called with each prediction
 
 
 class CsvWriter:
-    """A table: the name, what the task makes columns of, then what is wrong with a bad file.
+    """CSV with columns for the name, the task's answer, and the problem of a bad file.
 
-    A text that a spreadsheet would run as a formula gets an apostrophe before it, the usual remedy; JSON lines hold
-    names as they are.
+    Texts that a spreadsheet would run as a formula get an apostrophe prefix; JSON lines keep names unchanged.
 
     Args:
-        top: how many parts of an answer there are columns for, where there are many.
+        top: number of classes with columns.
     """
 
     def __init__(self, file: TextIO, presenter: Presenter, *, top: int) -> None:
@@ -48,7 +47,7 @@ class CsvWriter:
         self.rows.writerow(["name", *map(_cell, head), "problem"])
 
     def __call__(self, prediction: Prediction) -> None:
-        """Write a row, or one for each part of an answer."""
+        """Write a row, or several for answers with many parts."""
         answer = prediction.answer
         rows = [self.blank] if answer is None else self.presenter.table_rows(answer, top=self.top)
         for cells in rows:
@@ -56,19 +55,19 @@ class CsvWriter:
 
 
 def _cell(value: str | float) -> str:
-    """Return a text that no spreadsheet runs, or a number."""
+    """Return a number, or a text that is not a formula."""
     return harmless(plain(value)) if isinstance(value, str) else f"{value:.6g}"
 
 
 class JsonWriter:
-    """One JSON object a line: {"name", and what the task says of an answer} or {"name", "problem"}."""
+    """One JSON object a line: name and the task's answer, or name and problem."""
 
     def __init__(self, file: TextIO, presenter: Presenter) -> None:
         self.file, self.presenter = file, presenter
 
     def __call__(self, prediction: Prediction) -> None:
         """Write one line."""
-        record: dict[str, Any] = {"name": prediction.name}  # ASCII in the file: odd bytes of a name stay as \udcXX
+        record: dict[str, Any] = {"name": prediction.name}  # in ASCII: undecodable bytes stay as \udcXX
         if prediction.answer is not None:
             record |= to_json(self.presenter.line_record(prediction.answer))
         else:
@@ -77,9 +76,9 @@ class JsonWriter:
 
 
 class CocoWriter:
-    """One JSON document as COCO has it: images, categories (ids from 1), objects with scores; bad files as `problems`.
+    """A COCO JSON file: images, categories (ids from 1), objects with scores; bad files as `problems`.
 
-    Objects are written as they come, and `finish` adds the rest.
+    Objects are written incrementally, and `finish` adds the rest.
     """
 
     def __init__(self, file: TextIO, outputs: Sequence[str]) -> None:
@@ -106,14 +105,14 @@ class CocoWriter:
             self.count += 1
 
     def finish(self) -> None:
-        """Write what the objects belong to."""
+        """Write images and categories."""
         categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
         rest = {"images": self.images, "categories": categories, "problems": self.problems}
         self.file.write("],\n" + json.dumps(rest)[1:] + "\n")
 
 
 class _PngFolder:
-    """A folder of PNG files, made if it is not there; each file is whole or not there."""
+    """A folder of PNG files, created if missing; files are written atomically."""
 
     def __init__(self, folder: str | Path, flag: str) -> None:
         self.folder, self.count = Path(folder).expanduser(), 0
@@ -129,27 +128,27 @@ class _PngFolder:
 
 
 class DrawWriter(_PngFolder):
-    """A PNG an image, named after it and its number, with the answer's parts and their probabilities drawn below it."""
+    """A PNG for each image, named by number and image, with the answer drawn below it."""
 
     def __init__(self, folder: str | Path, presenter: Presenter) -> None:
         super().__init__(folder, "--draw")
         self.presenter = presenter
 
     def __call__(self, prediction: Prediction) -> None:
-        """Draw one image; a bad file gives none."""
+        """Draw one image; bad files are skipped."""
         number, self.count = self.count, self.count + 1
         if prediction.image is None or prediction.answer is None:
             return
         painted = draw(self.presenter.paint(prediction.image, prediction.answer), prediction.answer)
-        self.save(painted, f"{number:07d}_{safe_stem(prediction.name)}")  # the number keeps images of one name apart
+        self.save(painted, f"{number:07d}_{safe_stem(prediction.name)}")  # the number makes names unique
 
 
 class MaskWriter(_PngFolder):
-    """A PNG an image, of its size, whose values are the classes; named after it, and after its number if need be.
+    """A PNG mask for each image, of its size, with class indices as values; numbered if names repeat.
 
     Args:
-        folder: to write to; made if it is not there.
-        outputs: names of the classes, written beside the masks as classes.txt.
+        folder: output folder, created if missing.
+        outputs: class names, written as classes.txt.
     """
 
     def __init__(self, folder: str | Path, outputs: Sequence[str]) -> None:
@@ -158,7 +157,7 @@ class MaskWriter(_PngFolder):
         write_text(self.folder / "classes.txt", "".join(f"{plain(name)}\n" for name in outputs))
 
     def __call__(self, prediction: Prediction) -> None:
-        """Write one mask; a bad file gives none."""
+        """Write one mask; bad files are skipped."""
         number, self.count = self.count, self.count + 1
         if prediction.answer is None or prediction.answer.mask is None:
             return
@@ -170,16 +169,16 @@ class MaskWriter(_PngFolder):
 
 
 def safe_stem(name: str) -> str:
-    """Return a file's name without folder and ending, in letters that no file system minds."""
+    """Return a file's name without folder and extension, in characters safe for any file system."""
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(plain(name)).stem)[:80]
 
 
 def draw(pixels: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
-    """Return an image with the parts of an answer below it, with bars for probabilities and for areas of masks.
+    """Draw an answer below an image, with bars for probabilities and mask areas.
 
     Args:
         pixels: H, W, 3 uint8.
-        side: the longer side is brought to at most this.
+        side: largest longer side.
     """
     image = Image.fromarray(pixels)
     scale = min(side / max(image.size), max(1.0, LEAST / max(image.size)))
@@ -204,7 +203,7 @@ def draw(pixels: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
 
 
 def _fitted(pen: ImageDraw.ImageDraw, text: str, font: Any, width: float) -> str:
-    """Return a text cut to a width; what the built-in letters lack is drawn as a box."""
+    """Truncate a text to a width; characters missing in the font are drawn as boxes."""
     text = " ".join(plain(text)[:200].split()) or "(no name)"
     if pen.textlength(text, font=font) <= width:
         return text
@@ -219,21 +218,21 @@ def plain(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text that does nothing to a terminal."""
+    """Return a text without terminal control characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def harmless(text: str) -> str:
-    """Return a cell that no spreadsheet takes for a formula."""
+    """Return a cell that spreadsheets do not take for a formula."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
 @contextmanager
 def output(path: Path | None) -> Iterator[TextIO]:
-    """Open a file to be written, or standard output for None.
+    """Open a file for writing, or standard output for None.
 
-    The file is named `NAME.part` until the block ends well; one that is interrupted stays under that name, with every
-    line that was written. A pipe or a device is written to as it is.
+    The file is named `NAME.part` until the block ends without error, so an interrupted one keeps the lines written so
+    far. Pipes and devices are written directly.
     """
     if path is None:
         yield sys.stdout
@@ -249,11 +248,11 @@ def output(path: Path | None) -> Iterator[TextIO]:
 
 @dataclass
 class Tally:
-    """How many files were asked about, and how many of them could not be read."""
+    """Numbers of files and of unreadable ones."""
 
     asked: int = 0
     bad: int = 0
-    path: Path | None = None  # where the answers are written; None for standard output
+    path: Path | None = None  # output file; None for standard output
 
     @property
     def ok(self) -> bool:
@@ -271,18 +270,18 @@ def write_predictions(
     masks: str | Path | None = None,
     each: Callable[[Prediction, Tally], None] = lambda *_: None,
 ) -> Tally:
-    """Write predictions as they come.
+    """Write predictions incrementally.
 
-    A file is named `OUT.part` until all are written; what an interrupted job wrote stays there.
+    The file is named `OUT.part` until all are written, and stays if the job is interrupted.
 
     Args:
-        predictions: of `predict`, with `keep` if they are to be drawn.
-        out: a file, which takes the place of one that is there once all is written; None or "-" for standard output.
-        form: "csv", "jsonl" or, of boxes, "coco"; by the file's ending if not given.
-        top: how many parts of an answer the table has columns for, where there are many; no more than the model has.
-        draw: a folder for images with the answers drawn on them; without `out` these are all that is written.
-        masks: a folder for masks, of a task that tells some; likewise.
-        each: is told of every prediction once it is written.
+        predictions: predictions of `predict`, with `keep` for drawing.
+        out: output file, which is replaced at the end; None or "-" for standard output.
+        form: "csv", "jsonl" or, for boxes, "coco"; default: by extension.
+        top: number of classes with columns, at most the model's.
+        draw: folder for annotated images; without `out` only these are written.
+        masks: folder for masks, if the task has them; likewise.
+        each: called with every prediction after it is written.
     """
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
@@ -314,7 +313,7 @@ def write_predictions(
 
 
 def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[str, Path | None]:
-    """Return the form of answers, by the ending if none is named, and their file, None for standard output."""
+    """Return output format and file; the default format depends on the extension, the file is None for stdout."""
     if form is not None and form not in (*FORMS.values(), "coco"):
         raise ValueError(f"form={form!r} was given; there are {', '.join(dict.fromkeys(FORMS.values()))}, coco")
     if out is None or str(out) == "-":
@@ -333,7 +332,7 @@ def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[st
 
 
 def _started(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
-    """Return the same predictions with the first already made, so that a bad start leaves no file behind."""
+    """Compute the first prediction in advance, so that an early failure leaves no file."""
     stream = iter(predictions)
     for first in stream:
         return chain((first,), stream)

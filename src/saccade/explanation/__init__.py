@@ -1,1 +1,1 @@
-"""What a model did with an image: nominations, slots, attention, similarity of layers, places that decide."""
+"""Explain models: nominations, slots, attention, layer similarity, Grad-CAM, word influence."""

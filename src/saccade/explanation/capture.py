@@ -1,4 +1,4 @@
-"""Listen to one forward pass for attention, fused or not, without changing a bit of what the model returns."""
+"""Record the attention of one forward pass, fused or not, with a bit-identical output."""
 
 import math
 import sys
@@ -24,81 +24,81 @@ from .maps import AttentionMap, measure
 
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.bmm)
-WHOLE = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # whose fast path bears no hook
+WHOLE = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # hooks disable their fast path
 NO_ATTENTION = {SlotMixer: "the clustering of a map into slots", Nominator: "the shares of a nomination"}
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """A softmax that is not attention among tokens."""
+    """A softmax that is not attention between tokens."""
 
-    name: str  # of the module that called it
-    shape: tuple[int, ...]  # of its result
-    what: str  # what it is instead
+    name: str  # name of the calling module
+    shape: tuple[int, ...]  # shape of its result
+    what: str  # what it computes instead
 
 
 @dataclass
 class Captured:
-    """What was heard in one forward pass."""
+    """The recording of one forward pass."""
 
-    output: Any = None  # what the model returned
-    attention: list[AttentionMap] = field(default_factory=list)  # in the order they were computed
-    other: list[Softmax] = field(default_factory=list)  # softmaxes that are not attention, and what they are
-    # modules that are attention by their name and computed no softmax of queries with keys
+    output: Any = None  # the model's output
+    attention: list[AttentionMap] = field(default_factory=list)  # in order of computation
+    other: list[Softmax] = field(default_factory=list)  # softmaxes that are not attention
+    # modules named like attention that computed no softmax of queries with keys
     unheard: list[str] = field(default_factory=list)
 
 
 def capture(model: nn.Module, *inputs: Any, keep: int | None = None, **named: Any) -> Captured:
-    """Run a model once and measure all attention in it; the output is bit-identical to that of a plain call.
+    """Run a model once and measure its attention; the output is bit-identical to that of a plain call.
 
-    Probabilities of fused attention are computed beside it, in float32, from its queries, keys and mask, without
-    dropout. A compiled model is run as it was before it was compiled.
+    The probabilities of fused attention are recomputed in float32 from its queries, keys and mask, without dropout.
+    Compiled models run uncompiled.
 
     Args:
-        model: any module; in the mode, and with gradients or without, as it is.
-        inputs: of its forward.
-        keep: the place in the batch of an image whose whole maps are to be kept; None keeps numbers only.
-        named: of its forward.
+        model: any module; its mode and gradients are not changed.
+        inputs: positional arguments of its forward.
+        keep: batch index of an image whose attention maps are kept; None: only measurements.
+        named: keyword arguments of its forward.
     """
     captured = Captured()
-    listener = _Listener(captured, Layers.of(model, (*inputs, *named.values())), keep=keep)
+    listener = _Recorder(captured, Layers.of(model, (*inputs, *named.values())), keep=keep)
     with removed(model), listener.named_modules(model), _uncompiled(), listener:
         captured.output = model(*inputs, **named)
-    captured.unheard = listener.unheard()
+    captured.unheard = listener.find_unrecorded()
     return captured
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled modules as they were; where the compiler was never imported, nothing is compiled."""
+    """Run compiled modules eagerly; if the compiler was never imported, there are none."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
-class _Listener(TorchFunctionMode):
-    """Sees every call of a function of torch, knows which module it is in, and lets it go on unchanged."""
+class _Recorder(TorchFunctionMode):
+    """Observes every call of a torch function, and the module that it is made in, without changing it."""
 
     def __init__(self, captured: Captured, layers: Layers, *, keep: int | None) -> None:
         super().__init__()
         self.captured, self.layers, self.keep = captured, layers, keep
         self.running: list[tuple[str, nn.Module]] = []
-        self.products: list[set[tuple[int, int]]] = []  # last two sides of the products made so far in each
+        self.products: list[set[tuple[int, int]]] = []  # shapes N, M of products, by running module
         self.ran: dict[str, nn.Module] = {}
         self.heard: set[str] = set()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call a function; what is computed in here is not heard again."""
+        """Call and record a function; calls made while recording are not recorded."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            self.hear_fused(*args, **kwargs)
+            self.record_fused(*args, **kwargs)
         elif func in SOFTMAX:
-            self.hear_softmax(result, *args, **kwargs)
+            self.record_softmax(result, *args, **kwargs)
         elif func in PRODUCTS and isinstance(result, Tensor) and result.ndim >= 3 and self.products:
             self.products[-1].add((result.shape[-2], result.shape[-1]))
         return result
 
-    def hear_fused(
+    def record_fused(
         self,
         query: Tensor,
         key: Tensor,
@@ -109,7 +109,7 @@ class _Listener(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> None:
-        """Take note of a call of fused attention, whose arguments these are."""
+        """Record a call of fused attention with these arguments."""
         factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
         if enable_gqa and query.shape[-3] != key.shape[-3]:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -121,12 +121,12 @@ class _Listener(TorchFunctionMode):
                 logits = (query[..., begin:end, :].float() * factor) @ key.float().mT
             if mask is not None:
                 logits = logits + (mask if mask.shape[-2] == 1 else mask[..., begin:end, :])
-            return logits.softmax(-1).expand(*shape[:-2], -1, -1)  # a row that may see nothing is NaN
+            return logits.softmax(-1).expand(*shape[:-2], -1, -1)  # a fully masked row is NaN
 
         self.note(tuple(shape), rows, fused=True, scale=factor)
 
-    def hear_softmax(self, result: Tensor, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> None:
-        """Take note of a softmax, if it is over the keys of attention."""
+    def record_softmax(self, result: Tensor, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> None:
+        """Record a softmax, if it is over the keys of attention."""
         if dim not in (-1, x.ndim - 1) or x.ndim < 3:
             return
         owner = self.owner()
@@ -146,7 +146,7 @@ class _Listener(TorchFunctionMode):
         fused: bool,
         scale: float | None = None,
     ) -> None:
-        """Measure a map, given by a function that computes some of its rows, if it is attention among tokens."""
+        """Measure an attention map between tokens; `rows` computes some of its rows."""
         name, module = self.running[self.owner()] if self.running else ("", nn.Identity())
         if reason := self.refuse(module, shape):
             self.other(shape, reason)
@@ -166,12 +166,12 @@ class _Listener(TorchFunctionMode):
         self.heard.update(outer for outer, _ in self.running)
 
     def owner(self) -> int:
-        """Return the place of the module that a softmax belongs to: the one around a mere softmax module."""
+        """Return the module that a softmax belongs to; for `nn.Softmax`, the enclosing one."""
         alone = len(self.running) > 1 and isinstance(self.running[-1][1], nn.Softmax)
         return -2 if alone else -1
 
     def refuse(self, module: nn.Module, shape: tuple[int, ...]) -> str | None:
-        """Say why a map is not attention among tokens; None if it is."""
+        """Return why a map is not attention between tokens; None if it is."""
         for kind, what in NO_ATTENTION.items():
             if isinstance(module, kind):
                 return what
@@ -184,11 +184,11 @@ class _Listener(TorchFunctionMode):
         return None
 
     def other(self, shape: Sequence[int], what: str) -> None:
-        """Take note of a softmax that is not attention."""
+        """Record a softmax that is not attention."""
         self.captured.other.append(Softmax(self.running[self.owner()][0] if self.running else "", tuple(shape), what))
 
     def enter(self, name: str, module: nn.Module, args: Sequence[Any] = ()) -> None:
-        """Take note that a module begins."""
+        """Record the start of a module's forward."""
         self.running.append((name, module))
         self.products.append(set())
         self.ran[name] = module
@@ -197,18 +197,18 @@ class _Listener(TorchFunctionMode):
             self.layers.entered[id(module)] = (first.shape[1], first.shape[2])
 
     def leave(self) -> None:
-        """Take note that a module ends."""
+        """Record the end of a module's forward."""
         self.running.pop()
         self.products.pop()
 
     @contextmanager
     def named_modules(self, model: nn.Module) -> Iterator[None]:
-        """Know which module of a model is running."""
+        """Track the running module with hooks."""
         with ExitStack() as stack:
             inside = _listen_to_multihead(model, self, stack)
             dense = [name for name, module in model.named_modules() if isinstance(module, DenseNetEmbed)]
             for name, module in model.named_modules():
-                # Heard, what lies in a dense embedding would go another way and round anew.
+                # Hooks inside a dense embedding would change its code path, and the rounding.
                 within = any(name.startswith(f"{outer}.") for outer in dense)
                 if name not in inside and not within and not isinstance(module, torch.jit.ScriptModule):
                     before = module.register_forward_pre_hook(partial(self.enter, name))
@@ -217,8 +217,8 @@ class _Listener(TorchFunctionMode):
                     stack.callback(after.remove)
             yield
 
-    def unheard(self) -> list[str]:
-        """Return the outermost modules that are attention by name and of which no map was heard."""
+    def find_unrecorded(self) -> list[str]:
+        """Return the outermost modules named like attention without a recorded map."""
         found: list[str] = []
         named = {other.name for other in self.captured.other}
         for name, module in self.ran.items():
@@ -229,7 +229,7 @@ class _Listener(TorchFunctionMode):
 
 
 def _bias(mask: Tensor | None, causal: bool, queries: int, keys: int, device: torch.device) -> Tensor | None:
-    """Return what fused attention adds to its logits, in float32."""
+    """Return the bias that fused attention adds to its logits, in float32."""
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, -torch.inf)
     if causal:
@@ -239,14 +239,14 @@ def _bias(mask: Tensor | None, causal: bool, queries: int, keys: int, device: to
     return None if mask is None else mask.detach().float()
 
 
-def _listen_to_multihead(model: nn.Module, listener: _Listener, stack: ExitStack) -> set[str]:
-    """Replace the forward of PyTorch's attention modules, until the stack closes, by one that also takes notes.
+def _listen_to_multihead(model: nn.Module, listener: _Recorder, stack: ExitStack) -> set[str]:
+    """Replace the forward of PyTorch's attention modules, until the stack closes, by one that also records.
 
-    Their fast path is left where a hook or a mode is seen, which changes last bits of the output; so they run with
-    modes off, and their weights are asked for beside that, in evaluation mode only: dropout would draw numbers.
+    Hooks and modes disable their fast path, which changes the last bits of the output. So they run without modes, and
+    their weights are computed separately, only in evaluation mode: dropout would consume random numbers.
 
     Returns:
-        Names of the modules that must not get hooks.
+        Names of modules that must not get hooks.
     """
     inside: set[str] = set()
     for name, module in model.named_modules():
@@ -259,7 +259,7 @@ def _listen_to_multihead(model: nn.Module, listener: _Listener, stack: ExitStack
 
 
 def _forward(
-    module: nn.Module, original: Callable[..., Any], name: str, listener: _Listener, *args: Any, **kwargs: Any
+    module: nn.Module, original: Callable[..., Any], name: str, listener: _Recorder, *args: Any, **kwargs: Any
 ) -> Any:
     listener.enter(name, module, args)
     try:
@@ -268,7 +268,7 @@ def _forward(
             if isinstance(module, nn.MultiheadAttention):
                 _note(module, listener, original, *args, **kwargs)
             elif isinstance(module, nn.TransformerEncoderLayer) and not module.self_attn.__dict__.pop("_heard", False):
-                # It took its fast path, which does not call its attention module.
+                # The fast path does not call the attention module.
                 _note_layer(module, name, listener, *args, **kwargs)
             return result
     finally:
@@ -278,7 +278,7 @@ def _forward(
 def _note_layer(
     layer: nn.TransformerEncoderLayer,
     name: str,
-    listener: _Listener,
+    listener: _Recorder,
     src: Tensor,
     src_mask: Tensor | None = None,
     src_key_padding_mask: Tensor | None = None,
@@ -286,7 +286,7 @@ def _note_layer(
 ) -> None:
     attention = layer.self_attn
     listener.enter(f"{name}.self_attn", attention)
-    if not src.is_nested:  # padded texts packed into one tensor keep no map that could be asked for
+    if not src.is_nested:  # nested tensors have no attention map
         x = layer.norm1(src) if layer.norm_first else src
         plain = partial(type(attention).forward, attention)
         _note(attention, listener, plain, x, x, x, attn_mask=src_mask, key_padding_mask=src_key_padding_mask)
@@ -294,7 +294,7 @@ def _note_layer(
     listener.leave()
 
 
-def _note(module: nn.MultiheadAttention, listener: _Listener, original: Any, *args: Any, **kwargs: Any) -> None:
+def _note(module: nn.MultiheadAttention, listener: _Recorder, original: Any, *args: Any, **kwargs: Any) -> None:
     module.__dict__["_heard"] = True
     if module.training:
         return

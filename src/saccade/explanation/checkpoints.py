@@ -1,4 +1,4 @@
-"""The weights a run has kept from the course of its training, each put into a model."""
+"""Open the checkpoints that a run kept during training."""
 
 import copy
 import json
@@ -13,20 +13,20 @@ from ..building.build import load_model
 from ..models import CheckpointError
 from ..runs.state import StateError, list_states, read_state, step_of
 
-WEIGHTS, AVERAGE = "task.model.", "average."  # what a state calls the model's tensors, and their running average
+WEIGHTS, AVERAGE = "task.model.", "average."  # prefixes of the model's tensors in a state, and of their average
 
 
 def open_checkpoints(
     run: str | Path, *, epochs: Sequence[int] | None = None
 ) -> tuple[list[tuple[str, nn.Module]], str]:
-    """Return a run's models as training went on, oldest first, and a sentence on what was kept.
+    """Return a run's models during training, oldest first, and a sentence on what was kept.
 
     Args:
         run: a finished run's folder.
-        epochs: only the weights at the end of these epochs, counted from 1; all that were kept if not given.
+        epochs: only the weights at the end of these epochs, counted from 1; default: all that were kept.
 
     Returns:
-        Pairs of a name ("step 100", "final weights") and a model in evaluation mode; and the sentence.
+        Pairs of name ("step 100", "final weights") and model in evaluation mode; and the sentence.
     """
     folder = Path(run).expanduser()
     final, _ = load_model(folder)
@@ -54,12 +54,12 @@ def open_checkpoints(
 
 
 def list_checkpoints(run: str | Path) -> list[tuple[int, Path]]:
-    """Return the steps at which a run's states were kept and their folders, oldest first; of a step the latest."""
+    """Return steps and folders of a run's states, oldest first; the latest folder of each step."""
     return sorted({step_of(place): place for place in list_states(Path(run).expanduser() / "state")}.items())
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
-    """Return a model's weights from a state's folder: the running average if one was kept, as in the final weights."""
+    """Read a model's weights from a state: the average if there is one, as in the final weights."""
     try:
         tensors, _ = read_state(place, only=(WEIGHTS, AVERAGE))
     except StateError as error:
@@ -76,7 +76,7 @@ def read_weights(place: Path) -> dict[str, Tensor]:
 
 
 def _epochs(run: Path) -> dict[int, int]:
-    """Return the number of the epoch that ended at each step, from 1."""
+    """Return the epoch that ended at each step, counted from 1."""
     ends = {}
     with suppress(OSError):
         for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
@@ -87,7 +87,7 @@ def _epochs(run: Path) -> dict[int, int]:
 
 
 def _steps(run: Path, epochs: Sequence[int], ends: dict[int, int]) -> set[int]:
-    """Return the steps at which epochs ended; those whose weights the run did not keep are refused."""
+    """Return the steps at which epochs ended; epochs without saved weights are refused."""
     kept = {step for step, _ in list_checkpoints(run)} | ({max(ends)} if ends else set())
     found = {ends[step]: step for step in kept if step in ends}
     missing = [epoch for epoch in epochs if epoch not in found]

@@ -1,4 +1,4 @@
-"""Maps drawn over images: heat, labels and shares, in colours that keep their order and can be told apart."""
+"""Overlays on images: heat maps, labels and proportions, in perceptually ordered, distinguishable colours."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -6,70 +6,70 @@ from functools import cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-LABELS = 64  # colours that can still be told apart; further labels begin again
-GAP = 4  # pixels between the images of a montage
-CAPTION = 16  # pixels above each of them, where there are captions
-SMALLEST = 224  # longer side of an image that is drawn on
+LABELS = 64  # distinguishable colours; further labels repeat them
+GAP = 4  # pixels between images of a montage
+CAPTION = 16  # pixels for a caption
+SMALLEST = 224  # smallest longer side of an image with overlays
 
 
 def heat_overlay(pixels: np.ndarray, heat: np.ndarray, *, alpha: float = 0.6, smooth: bool = True) -> np.ndarray:
-    """Draw a heat map over an image's greys.
+    """Draw a heat map over a grey image.
 
     Args:
         pixels: H, W, 3 uint8.
-        heat: h, w from 0 (nothing) to 1; any size, it is brought to the image's.
-        alpha: how much of the heat's colour covers the image, 0 to 1.
-        smooth: blend between the cells of the map; False shows the cells.
+        heat: h, w from 0 to 1, of any size; it is resized.
+        alpha: opacity of the heat map, 0 to 1.
+        smooth: interpolate between cells of the map; False shows the cells.
     """
     heat = upsample(np.clip(heat, 0.0, 1.0), *pixels.shape[:2], smooth=smooth)
     return overlay(to_grey(pixels), heat_colours(heat), alpha=alpha)
 
 
 def label_overlay(pixels: np.ndarray, labels: np.ndarray, count: int, *, alpha: float = 0.6) -> np.ndarray:
-    """Draw a map of labels over an image's greys, each in a colour of its own.
+    """Draw a label map over a grey image, with a colour for each label.
 
     Args:
         pixels: H, W, 3 uint8.
         labels: h, w of integers from 0 to count - 1.
-        count: how many labels there are; a label has the same colour whichever of them occur.
-        alpha: how much of the colour covers the image, 0 to 1.
+        count: number of labels, which fixes the colour of each.
+        alpha: opacity of the colours, 0 to 1.
     """
     labels = upsample(labels, *pixels.shape[:2], smooth=False)
     return overlay(to_grey(pixels), label_colours(count)[labels], alpha=alpha)
 
 
 def overlay(pixels: np.ndarray, colours: np.ndarray, *, alpha: float) -> np.ndarray:
-    """Mix an image with colours of its size, both H, W, 3 uint8; alpha 1 leaves the colours alone."""
+    """Blend colours over an image, both H, W, 3 uint8; alpha 1 shows only the colours."""
     mixed = pixels.astype(np.float64) * (1 - alpha) + colours.astype(np.float64) * alpha
     return np.rint(mixed).astype(np.uint8)
 
 
 def to_grey(pixels: np.ndarray) -> np.ndarray:
-    """Take the colours out of an image H, W, 3, so that those drawn over it are not mistaken."""
+    """Convert an image, H, W, 3, to grey, to distinguish it from overlays."""
     return np.asarray(Image.fromarray(pixels).convert("L").convert("RGB"))
 
 
 def scale_heat(values: np.ndarray) -> np.ndarray:
-    """Bring values to 0..1: what is below 0 becomes 0, the greatest becomes 1; nothing but zeros stays zeros."""
+    """Clip values at 0 and scale the largest to 1; zeros stay zeros."""
     values = np.nan_to_num(np.maximum(values, 0.0))
     top = values.max(initial=0.0)
     return values / top if top > 0 else values
 
 
 def heat_colours(heat: np.ndarray) -> np.ndarray:
-    """Return colours, ..., 3 uint8, of values 0..1: from dark blue over magenta to light yellow, ever lighter."""
+    """Return colours, ..., 3 uint8, of values 0..1: dark blue, magenta, light yellow, with increasing lightness."""
     index = np.rint(np.clip(np.nan_to_num(heat), 0.0, 1.0) * 255).astype(np.intp)
     return _heat_table()[index]
 
 
 def share_colours(shares: np.ndarray) -> np.ndarray:
-    """Mix red, green and blue, ..., 3 uint8, by three shares that sum to 1 along the last axis."""
+    """Mix red, green and blue, ..., 3 uint8, by three proportions along the last axis."""
     return np.rint(np.clip(shares, 0.0, 1.0) * 255).astype(np.uint8)
 
 
 @cache
 def label_colours(count: int) -> np.ndarray:
-    """Return colours for labels, count, 3 uint8: each as far as can be from all before it."""
+    """Return colours for labels, count, 3 uint8: each as far as possible from all before it."""
     side = np.linspace(0, 255, 10).round().astype(np.uint8)
     colours = np.stack(np.meshgrid(side, side, side, indexing="ij"), axis=-1).reshape(-1, 3)
     places = _to_oklab(colours)
@@ -86,11 +86,11 @@ def label_colours(count: int) -> np.ndarray:
 
 
 def upsample(values: np.ndarray, height: int, width: int, *, smooth: bool = True) -> np.ndarray:
-    """Bring a map h, w, or h, w, channels to another size.
+    """Resize a map h, w, or h, w, channels.
 
     Args:
-        values: numbers of any kind; smooth needs a map h, w.
-        smooth: bilinear; False repeats cells and keeps the kind of the numbers.
+        values: values of any dtype; `smooth` needs a map h, w.
+        smooth: bilinear; False repeats cells and keeps the dtype.
     """
     if smooth:
         image = Image.fromarray(np.ascontiguousarray(values, dtype=np.float32))
@@ -101,7 +101,7 @@ def upsample(values: np.ndarray, height: int, width: int, *, smooth: bool = True
 
 
 def enlarge(pixels: np.ndarray) -> np.ndarray:
-    """Repeat the pixels of a small image, H, W, 3 uint8, so that a map can be seen on it."""
+    """Enlarge a small image, H, W, 3 uint8, by repeating pixels, so that overlays are visible."""
     factor = -(-SMALLEST // max(pixels.shape[:2]))
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1) if factor > 1 else pixels
 
@@ -109,12 +109,12 @@ def enlarge(pixels: np.ndarray) -> np.ndarray:
 def montage(
     images: Sequence[np.ndarray], columns: int | None = None, *, captions: Sequence[str] | None = None
 ) -> np.ndarray:
-    """Put images of any sizes side by side, on white.
+    """Arrange images of any size on a white background.
 
     Args:
         images: each H, W, 3 uint8.
-        columns: how many in a row; all by default.
-        captions: a short text above each.
+        columns: images in a row; default: all.
+        captions: a short text above each image.
     """
     if not images or (captions is not None and len(captions) != len(images)):
         raise ValueError(f"{len(images)} images and {len(captions or ())} captions; give one or more, one caption each")
@@ -136,7 +136,7 @@ def montage(
 
 
 def _fit(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    """Cut a text to a width in pixels."""
+    """Truncate a text to a width in pixels."""
     while text and font.getlength(text) > width:
         text = text[:-1]
     return text
@@ -144,7 +144,7 @@ def _fit(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: i
 
 @cache
 def _heat_table() -> np.ndarray:
-    """256 colours whose lightness in OKLab grows evenly."""
+    """256 colours whose lightness in OKLab increases linearly."""
     light = np.linspace(0.22, 0.95, 256)
     hue = np.radians(np.linspace(275, 455, 256))
     chroma = 0.04 + 0.16 * np.sin(np.pi * np.linspace(0.1, 0.9, 256))
@@ -153,7 +153,7 @@ def _heat_table() -> np.ndarray:
     return table
 
 
-# OKLab, a space in which equal steps look equal: linear light -> cone responses, their cube roots -> L, a, b.
+# OKLab, a perceptually uniform space: linear light -> cube roots of cone responses -> L, a, b.
 _CONES = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],

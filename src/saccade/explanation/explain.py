@@ -1,4 +1,4 @@
-"""Explain what a model did with images or texts: every view that applies to it, on one page."""
+"""Explain a model's predictions for images or texts: all applicable views on one page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,13 +32,13 @@ from .request import (
     choose_views,
     restrict,
     restrict_figures,
-    same_question,
+    same_outputs,
 )
 from .result import Explanation
 from .view import ExplainedSample, Shares, shares_of
 
-BATCH = 8  # images in a batch
-NAME = 60  # characters of a text that stands for its name
+BATCH = 8  # batch size
+NAME = 60  # most characters of a text in its name
 
 
 def explain(
@@ -60,28 +60,27 @@ def explain(
     method: Method = "gradient",
     progress: Callable[[str], None] | None = None,
 ) -> Explanation:
-    """Explain what a model did with images, by every view that applies to it.
+    """Explain a model's predictions for images by all applicable views.
 
     Args:
-        model: a run's folder, its weights, a timm model's name, NAME@FILE, or a module.
-        images: files, PIL images or arrays of uint8; one or several. For a module that reads words, texts (with a
-            tokenizer) or token numbers: see `explain_texts`, whose views are those of words and attention.
-        views: keys of the views to make; all if not given.
+        model: run folder, weights, timm model name, NAME@FILE, or a module.
+        images: one or several files, PIL images or uint8 arrays. For text models, texts (with a tokenizer) or token
+            ids: see `explain_texts`, with the views "words" and "attention".
+        views: keys of views; default: all.
         layers: paths of modules; figures and rows of other layers are left out.
-        against: a second model: its answers stand beside, and CKA compares its layers with the first's.
-        data: a set of images for CKA, as for training, or "run" for the validation images of the model's run; the
-            images themselves if not given and there are enough.
-        samples: how many images of `data` to use.
-        block: of "slots-training": the number of a block with slots, from 1, or its path; the middle one if not given.
-        epochs: of "slots-training": only the weights at the end of these epochs, from 1; all that were kept if not
-            given.
-        heads: of "attention": "mean" of the heads, "all" one by one beside it, or the numbers of some, from 0.
-        estimator: of CKA: "unbiased", or "biased" as in the NomMer paper.
-        shape: how a module wants its images, where it does not say.
-        device: where to run; where a module is, or the CPU, if not given.
-        tokenizer: of Hugging Face, for texts; a run has its own.
-        method: of the influence of words: "gradient" times input, or "integrated" gradients.
-        progress: is told what is being done.
+        against: a second model, whose predictions are shown and whose layers CKA compares with the first's.
+        data: dataset for CKA, as for training, or "run" for the validation images of the model's run; default:
+            `images`, if there are enough.
+        samples: number of images of `data`.
+        block: for "slots-training": number of a block with slots, counted from 1, or its path; default: the middle one.
+        epochs: for "slots-training": only the weights at the end of these epochs, counted from 1; default: all kept.
+        heads: for "attention": "mean" of the heads, "all" for each head as well, or numbers of heads, counted from 0.
+        estimator: for CKA: "unbiased", or "biased" as in the NomMer paper.
+        shape: input specification of a module that has none.
+        device: device to run on; default: the module's, or the CPU.
+        tokenizer: Hugging Face tokenizer for texts; runs have their own.
+        method: for "words": "gradient" times input, or "integrated" gradients.
+        progress: prints progress.
     """
     views, layers = (None if names is None else _listed(names) for names in (views, layers))
     opened = None if isinstance(model, nn.Module) else open_text_run(model, device=device)
@@ -142,7 +141,7 @@ def _explain(
     *,
     tell: Callable[[str], None],
 ) -> list[ExplainedSample]:
-    """Explain a batch of images with their names, by all views but those that are made once."""
+    """Explain a batch of named images by all views, except those made once."""
     loaded, other, layers = request.loaded, request.other, request.options.layers
     assert loaded is not None
     framed = torch.stack([loaded.frame(pixels) for _, pixels in named])
@@ -158,7 +157,7 @@ def _explain(
             tell(f"view: {key}")
             found.append(kind.make(request))
     others: list[Answer | None] = [None] * len(images)
-    if other is not None and same_question(loaded, other):
+    if other is not None and same_outputs(loaded, other):
         second = other.normalize(torch.stack([other.frame(pixels) for _, pixels in named]))
         others = _name(other, _run(other, second)[0], len(images))
     return [
@@ -176,7 +175,7 @@ def _explain(
 
 
 def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | None]:
-    """Return what a model said to each image; None where it gives no answer for a whole one."""
+    """Return the answer for each image; None if the model has none for whole images."""
     output = find_logits(captured.output, count)
     given = read_output(captured.output)
     objects = model.task.presenter.boxes and isinstance(given, Tensor) and given.ndim == 3 and len(given) == count
@@ -186,7 +185,7 @@ def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | N
 
 
 def _run(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Recorded]:
-    """Run a model once, for its answer, its attention, and what passes the taps of the views."""
+    """Run a model once; record its output, its attention, and the taps of the views."""
     model = loaded.model
     taps = [tap for kind in all_views().values() for tap in kind.taps(model)]
     with torch.no_grad(), eval_mode(model), record(taps) as recorded:
@@ -203,12 +202,12 @@ def _run(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Recorded]:
 
 
 def _listed(names: Sequence[str]) -> list[str]:
-    """Return names as a list; a single one may be given as it is."""
+    """Return one name or several as a list."""
     return [names] if isinstance(names, str) else list(names)
 
 
 def reads_text(model: Any) -> bool:
-    """Tell whether what is to be explained is a model that reads words."""
+    """Whether a model is a text model."""
     try:
         return isinstance(model, nn.Module) and find_host(model).text
     except HostError:
@@ -227,19 +226,18 @@ def explain_texts(
     device: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Explanation:
-    """Explain what a model did with texts.
+    """Explain a model's predictions for texts.
 
     Args:
-        model: any classifier of texts.
-        texts: one or several; each a text, if there is a tokenizer, token numbers of shape 1, N, or a mapping with
-            `input_ids`.
-        tokenizer: of Hugging Face.
-        classes: names of the classes; what the model's configuration says if not given.
-        views: keys of the views to make, those that read texts; all if not given.
+        model: any text classifier.
+        texts: one or several: texts, if there is a tokenizer; token ids, 1, N; or mappings with `input_ids`.
+        tokenizer: Hugging Face tokenizer.
+        classes: class names; default: those of the model's configuration.
+        views: keys of views that read texts; default: all.
         layers: paths of modules; rows of other layers are left out.
-        method: of the influence of words: "gradient" times input, or "integrated" gradients.
-        device: where to run; where the model is if not given.
-        progress: is told what is being done.
+        method: for "words": "gradient" times input, or "integrated" gradients.
+        device: device to run on; default: the model's.
+        progress: prints progress.
     """
     chosen = choose_views(views, reads="texts")
     check_layers(model, layers)

@@ -1,4 +1,4 @@
-"""Which axis of an attention map is what, and on which grid its tokens lie."""
+"""Interpret attention maps: the meaning of their axes, and the grid of their tokens."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,26 +21,26 @@ Kind = Literal["tokens", "windows", "slots"]
 
 
 class TokenGrid(NamedTuple):
-    """Where the tokens of a map lie."""
+    """Positions of a map's tokens."""
 
-    kind: Kind  # whether a map is over all tokens, over those of a window, or over slots, which lie nowhere
-    block: str | None = None  # path of the transformer block it is in; None outside of one
-    prefix: tuple[int, int] = (0, 0)  # tokens before those that lie on the grid, of queries and of keys
-    # rows and columns of the queries; None where they cannot be told or there are none
+    kind: Kind  # tokens of the image, of a window, or slots, which have no position
+    block: str | None = None  # path of its transformer block; None outside of one
+    prefix: tuple[int, int] = (0, 0)  # numbers of prefix tokens, of queries and keys
+    # rows and columns of the queries; None if unknown or not a grid
     query_grid: tuple[int, int] | None = None
-    key_grid: tuple[int, int] | None = None  # rows and columns of the keys
-    trouble: str | None = None  # why there is no grid
+    key_grid: tuple[int, int] | None = None  # likewise of the keys
+    trouble: str | None = None  # reason for a missing grid
 
 
 class Axes(NamedTuple):
-    """What the axes of a map before its last two are."""
+    """Meaning of a map's leading axes."""
 
-    split: tuple[int, int, int]  # their sizes once those that hold two things are taken apart
-    order: tuple[int, int, int] = (0, 1, 2)  # places of the batch, the windows and the heads among them
+    split: tuple[int, int, int]  # sizes after splitting combined axes
+    order: tuple[int, int, int] = (0, 1, 2)  # positions of batch, windows and heads
 
     @property
     def windows(self) -> int:
-        """How many windows an image has."""
+        """Number of windows in an image."""
         return self.split[self.order[1]]
 
     def apply(self, weights: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Axes(NamedTuple):
 
 
 class MapShape(NamedTuple):
-    """Windows, queries and keys of a map."""
+    """Numbers of windows, queries and keys of a map."""
 
     windows: int
     queries: int
@@ -57,7 +57,7 @@ class MapShape(NamedTuple):
 
 
 def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes | None:
-    """Tell which axes of a map ..., N, M are batch, windows and heads, of a known number or not; None if nobody can."""
+    """Identify batch, windows and heads among the leading axes of a map ..., N, M; None if ambiguous."""
     lead = tuple(shape[:-2])
     if not lead or not batch or math.prod(lead) % batch:
         return None
@@ -78,20 +78,20 @@ def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes |
 
 @dataclass
 class Layers:
-    """What is known of a model while it runs."""
+    """Facts on a running model."""
 
-    host: Host | None  # its blocks; None where it has none that are known
-    batch: int  # how many samples it was given
-    size: tuple[int, int] | None  # height and width of the images; None for text
-    reordered: bool = False  # its tokens are not in row-major order
-    # how many of its tokens ask for objects, in a detector; they lie nowhere, though their number may be that of a grid
+    host: Host | None  # its blocks; None if unknown
+    batch: int  # batch size
+    size: tuple[int, int] | None  # height and width of images; None for text
+    reordered: bool = False  # whether tokens are not in row-major order
+    # number of a detector's object queries, which have no position
     objects: int = 0
-    # tokens and channels that a module was given, by its id
+    # tokens and channels of each module's input, by id
     entered: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Sequence[Any]) -> "Layers":
-        """Look at a model and what it will be given."""
+        """Gather facts on a model and its inputs."""
         try:
             host = find_host(model)
         except HostError:
@@ -99,7 +99,7 @@ class Layers:
         first = _first_tensor(inputs)
         listed = next((value for value in inputs if isinstance(value, list | tuple)), None)
         batch = 0 if first is None else first.shape[0]
-        if listed is not None and first is not None and first.ndim == 3:  # a detector's images, each C, H, W
+        if listed is not None and first is not None and first.ndim == 3:  # a detector's list of images, each C, H, W
             batch = len(listed)
         images = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 4]
         images += [x for x in listed or () if isinstance(x, Tensor) and x.ndim == 3]
@@ -107,7 +107,7 @@ class Layers:
         return cls(host, batch, size, reorders_tokens(model), count_objects(model))
 
     def locate(self, name: str, module: nn.Module, shape: MapShape, *, slots: bool) -> TokenGrid:
-        """Tell where the tokens of a map lie."""
+        """Return the positions of a map's tokens."""
         blocks = self.host.blocks if self.host is not None else ()
         block = next((block for block in blocks if f"{name}.".startswith(f"{block.path}.")), None)
         path = None if block is None else block.path
@@ -132,7 +132,7 @@ class Layers:
         )
         if self.objects and shape.queries == self.objects:
             return TokenGrid(kind, path, (0, prefix_k), None, key_grid, "its queries ask for objects, and lie nowhere")
-        if query_grid == (1, 1) and shape.queries < shape.keys:  # the class token asks alone
+        if query_grid == (1, 1) and shape.queries < shape.keys:  # only the class token is a query
             prefix_q, query_grid = shape.queries, None
         trouble = None if key_grid and query_grid else "the grid of its tokens cannot be told"
         if key_grid is not None and query_grid is None and prefix_q == shape.queries:

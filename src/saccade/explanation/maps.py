@@ -1,4 +1,4 @@
-"""What is measured of attention maps, a few rows at a time: entropy, distance, the softmax's Jacobian."""
+"""Measurements of attention maps, in chunks of rows: entropy, distance, Jacobian of the softmax."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,61 +11,61 @@ from torch import Tensor
 from ..layers.numerics import upcast
 from .grids import Axes, TokenGrid
 
-CHUNK = 1 << 24  # weights that are in memory at a time
-KEPT = 1 << 26  # weights of a map that is kept whole
+CHUNK = 1 << 24  # attention weights in memory at a time
+KEPT = 1 << 26  # largest map that is kept
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What was measured of the attention of one module; B images, W windows of each, H heads, N queries, M keys."""
+    """Measurements of a module's attention; B images, W windows each, H heads, N queries, M keys."""
 
     name: str  # path of the module
-    label: str  # its name, with the number of the call where it ran more than once
-    depth: int  # how many maps were computed before it
-    grid: TokenGrid  # where its tokens lie
-    fused: bool  # it was computed beside a fused kernel; else it is what the model itself computed
-    scale: float | None  # factor of the products before the softmax, where it is known
+    label: str  # its name, with the number of the call if there are several
+    depth: int  # number of maps computed before it
+    grid: TokenGrid  # positions of its tokens
+    fused: bool  # whether it was recomputed for a fused kernel, instead of taken from the model
+    scale: float | None  # scale of the logits, if known
     entropy: Tensor  # in nats, B, W, H, N
     jacobian: Tensor  # nuclear norm of the softmax's Jacobian, B, W, H, N
-    # distance from each query on the grid to its keys, in sides of the image or the window, B, W, H, n
+    # mean distance of each query on the grid to its keys, in sides of image or window, B, W, H, n
     attended: Tensor | None
-    relative: Tensor | None  # the same as the Context Broadcasting paper defines it, B, W, H
+    relative: Tensor | None  # the distance as defined in the Context Broadcasting paper, B, W, H
     received: Tensor  # mean weight of each key over all queries, B, W, H, M
-    first: Tensor | None  # weights of the first query, B, W, H, M; None where it is a word's
-    weights: Tensor | None  # the whole maps of one image, W, H, N, M; None where they are not kept
+    first: Tensor | None  # weights of the first query, B, W, H, M; None if it is a patch token
+    weights: Tensor | None  # attention maps of one image, W, H, N, M, if kept
 
     @property
     def windows(self) -> int:
-        """How many maps there are of an image in each head."""
+        """Number of windows of an image."""
         return self.entropy.shape[1]
 
     @property
     def heads(self) -> int:
-        """How many heads there are."""
+        """Number of heads."""
         return self.entropy.shape[2]
 
     @property
     def queries(self) -> int:
-        """How many queries there are."""
+        """Number of queries."""
         return self.entropy.shape[3]
 
     @property
     def keys(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         return self.received.shape[3]
 
     @property
     def bound(self) -> float:
-        """The largest entropy there can be, that of uniform attention."""
+        """The largest possible entropy, of uniform attention."""
         return math.log(self.keys)
 
 
 def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, keep: int | None) -> dict[str, Any]:
-    """Return the numbers of an `AttentionMap`, measured a few queries at a time.
+    """Measure an attention map in chunks of queries; return fields of `AttentionMap`.
 
     Args:
-        rows: returns the weights ..., n, M of queries from a first to before a last one.
-        keep: the image whose maps are to be kept; None keeps none.
+        rows: returns the weights ..., n, M of a range of queries.
+        keep: index of the image whose maps are kept, if any.
     """
     first = axes.apply(rows(0, 1))  # B, W, H, 1, M
     lead, keys = math.prod(first.shape[:3]), first.shape[-1]
@@ -99,7 +99,7 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, 
 
 
 def _distances(grid: TokenGrid, keys: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """Return the distances of queries on the grid to keys on it: between centres, and as the paper has them."""
+    """Return the distances of queries and keys on the grid: between cell centres, and as in the paper."""
     if grid.query_grid is None or grid.key_grid is None or keys == grid.prefix[1]:
         return None
     found = []
@@ -145,31 +145,31 @@ def jacobian_norm(weights: Tensor, *, scale: float = 1.0) -> Tensor:
 
 
 def cell_centres(grid: tuple[int, int], *, ends: bool = False) -> Tensor:
-    """Return where the cells of a grid lie, rows * columns, 2, in row-major order, the image's sides being 1.
+    """Return the positions of grid cells, rows * columns, 2, in row-major order, in sides of the image.
 
     Args:
         grid: rows and columns.
-        ends: bring the first cell of an axis to 0 and the last to 1, as the Context Broadcasting paper does; otherwise
-            a cell lies at its centre, so that grids of one image can be compared.
+        ends: place the first cell of an axis at 0 and the last at 1, as in the Context Broadcasting paper; otherwise
+            cells are at their centres, so that grids of one image can be compared.
     """
     axes = [torch.linspace(0, 1, n) if ends and n > 1 else (torch.arange(n) + 0.5) / n for n in grid]
     return torch.cartesian_prod(*axes).reshape(-1, 2)
 
 
 def city_block(one: Tensor, other: Tensor) -> Tensor:
-    """Return the sum of the horizontal and the vertical distance of all pairs of places, N, M."""
+    """Return the city block distances of all pairs of positions, N, M."""
     return (one[:, None] - other[None]).abs().sum(-1)
 
 
 def attended_distance(weights: Tensor, distances: Tensor) -> Tensor:
-    """Return how far each query looks: the mean of distances over its keys by their weights.
+    """Return the mean distance of each query to its keys, by their weights.
 
     Args:
-        weights: ..., N, M of queries and keys that have a place; a row need not sum to 1.
+        weights: ..., N, M of queries and keys with a position; rows need not sum to 1.
         distances: N, M.
 
     Returns:
-        ..., N; NaN where a query gives none of its weight to these keys.
+        ..., N; NaN for queries with no weight on these keys.
     """
     weights = upcast(weights)
     return (weights * distances).sum(-1) / weights.sum(-1)
@@ -179,11 +179,11 @@ def relative_distance(weights: Tensor, distances: Tensor) -> Tensor:
     """Return the paper's distance of spatial interactions, the mean of a_ij |p_i - p_j| over all pairs i ≠ j.
 
     Args:
-        weights: ..., n, N of spatial tokens: all N queries, or n of them, whose numbers then add up to that of all.
+        weights: ..., n, N of spatial tokens, for all N queries or n of them; results of chunks add up.
         distances: n, N, zero between a token and itself.
 
     Returns:
-        ..., one number a map; NaN where there is but one token.
+        ..., a number for each map; NaN for a single token.
     """
     count = weights.shape[-1]
     total = (upcast(weights).nan_to_num() * distances).sum((-2, -1))
@@ -191,11 +191,11 @@ def relative_distance(weights: Tensor, distances: Tensor) -> Tensor:
 
 
 def spread(values: Tensor, shares: Sequence[float] = (0.15, 0.85)) -> tuple[float, list[float]]:
-    """Return the mean and quantiles of the finite numbers in a tensor; NaN where there are none."""
+    """Return mean and quantiles of the finite values of a tensor; NaN if there are none."""
     finite = values[values.isfinite()].double()
     if not finite.numel():
         return float("nan"), [float("nan")] * len(shares)
-    # Not torch.quantile, which refuses more than 16 million numbers.
+    # torch.quantile is limited to 16 million values.
     ordered = finite.sort().values
     places = torch.tensor(shares, dtype=torch.float64) * (len(ordered) - 1)
     lower = places.floor().long()

@@ -1,24 +1,24 @@
-"""k-medoids: the few members of a set that stand best for all of it."""
+"""k-medoids clustering."""
 
 from itertools import combinations
 from math import comb
 
 import numpy as np
 
-EXHAUSTIVE = 5_000  # choices up to which all are tried
-STARTS = 8  # random ones, beside the greedy one
+EXHAUSTIVE = 5_000  # combinations up to which all are tried
+STARTS = 8  # random starts besides the greedy one
 
 
 def choose_medoids(distances: np.ndarray, count: int, *, seed: int = 0) -> np.ndarray:
-    """Return the members with the least sum of distances from every member to the nearest of them.
+    """Return the medoids with the least sum of distances of all members to the nearest medoid.
 
-    Few choices are all tried, so the answer is exact. Otherwise single exchanges of a medoid and another member are
-    made while one lowers the sum (PAM), from a greedy start and from several random ones; the best end is taken.
+    For few combinations the result is exact. Otherwise medoids are swapped with other members while that lowers the
+    sum (PAM), from a greedy and several random starts, of which the best is taken.
 
     Args:
         distances: N, N; symmetric, not negative.
-        count: how many to choose, 1 to N.
-        seed: of the random starts.
+        count: number of medoids, 1 to N.
+        seed: random seed of the starts.
 
     Returns:
         Their indices in increasing order.
@@ -48,7 +48,7 @@ def medoid_cost(distances: np.ndarray, medoids: np.ndarray) -> float:
 
 
 def assign(distances: np.ndarray, medoids: np.ndarray) -> np.ndarray:
-    """Return for every member the place of its nearest medoid in `medoids`; a medoid belongs to itself."""
+    """Return the index in `medoids` of every member's nearest medoid."""
     nearest = distances[medoids].argmin(axis=0)
     nearest[medoids] = np.arange(len(medoids))
     return nearest
@@ -66,14 +66,14 @@ def _greedy(distances: np.ndarray, count: int) -> np.ndarray:
 
 
 def _exchange(distances: np.ndarray, medoids: np.ndarray) -> np.ndarray:
-    """Make the best exchange of one medoid, again and again until none lowers the cost."""
+    """Repeat the best swap of one medoid until none lowers the cost."""
     cost = medoid_cost(distances, medoids)
     while True:
         best, chosen = cost, None
         for place in range(len(medoids)):
             others = np.delete(medoids, place)
             kept = distances[others].min(axis=0) if len(others) else np.full(len(distances), np.inf)
-            costs = np.minimum(distances, kept).sum(axis=1)  # of putting each member in its place
+            costs = np.minimum(distances, kept).sum(axis=1)  # cost of each possible swap
             costs[others] = np.inf
             if costs.min() < best - 1e-12 * cost:
                 best, chosen = costs.min(), np.append(others, costs.argmin())

@@ -1,4 +1,4 @@
-"""The model that is explained, how it wants its images, and the images."""
+"""Open the model to explain, its input specification, and the images."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -20,30 +20,30 @@ from ..tasks.hosting import PREFIX as HOSTED
 from ..tasks.opening import find_task, open_samples
 from ..tasks.text.tokens import Reading, open_tokenizer
 
-DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize images and return boxes
+DETECTING = ("rpn", "roi_heads", "anchor_generator")  # attributes of torchvision's detectors
 INNER = ("backbone", "encoder")
 ASSUMED = (
     "The model's configuration does not say how its images are normalised; a mean and a deviation of 0.5 were "
     "assumed. If its image processor has others, pass them by shape=saccade.InputSpec(..., mean=, std=)."
 )
-MOST = 16  # images of a folder
-DETECTED = 320  # side of an image for the backbone of a detector, which takes any
+MOST = 16  # most images of a folder
+DETECTED = 320  # image size for a detector's backbone, which takes any
 
 
 def open_target(
     target: nn.Module | str | Path, *, spec: InputSpec | None = None, device: str | None = None
 ) -> LoadedModel:
-    """Open what is to be explained.
+    """Open the model to explain.
 
     Args:
-        target: a run's folder, its weights, a timm model's name, NAME@FILE, or a module.
-        spec: how a module wants its images; what its configuration says if not given.
-        device: where to run it; where a module is, or the CPU, if not given.
+        target: run folder, weights, timm model name, NAME@FILE, or a module.
+        spec: input specification of a module; default: from its configuration.
+        device: device to run on; default: the module's, or the CPU.
     """
     if not isinstance(target, nn.Module):
         found = open_model(find_target(target), device=device)
         if found.folder is None and Path(target).expanduser().is_dir():
-            found.folder = Path(target).expanduser()  # of weights without settings
+            found.folder = Path(target).expanduser()  # weights without settings
         return found
     model, notes = _without_detection(target)
     if spec is None and hasattr(getattr(target, "config", None), "image_size"):
@@ -56,7 +56,7 @@ def open_target(
 
 
 def _without_detection(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return the part of a detector that reads images as they are; any other model as it is."""
+    """Return a detector's backbone; other models are returned unchanged."""
     if any(hasattr(model, name) for name in DETECTING):
         for name in INNER:
             inner = getattr(model, name, None)
@@ -66,7 +66,7 @@ def _without_detection(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def find_spec(model: nn.Module) -> InputSpec:
-    """Return how a model wants its images, from what timm or Hugging Face wrote into it."""
+    """Return a model's input specification, from its timm or Hugging Face configuration."""
     classes = getattr(model, "num_classes", 0) or 0
     config: Any = getattr(model, "config", None)
     if hasattr(config, "image_size"):
@@ -107,7 +107,7 @@ ImageLike = str | Path | PIL.Image.Image | np.ndarray
 
 
 def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.ndarray]]:
-    """Read images, each with a name: files, folders of them, PIL images, or arrays H, W, 3 or H, W of uint8."""
+    """Read images with names: files, folders, PIL images, or uint8 arrays H, W, 3 or H, W."""
     single = isinstance(images, str | Path | PIL.Image.Image | np.ndarray)
     if not single and not isinstance(images, Iterable):
         raise TypeError(f"images are {type(images).__name__}; give files, PIL images or arrays of uint8")
@@ -124,7 +124,7 @@ def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.n
 
 
 def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
-    """Read the images of a folder and of those in it, some of many; bad ones are told of."""
+    """Read images of a folder and its subfolders, at most MOST; warn of bad ones."""
     found_here = (path for path in folder.rglob("*.*") if path.suffix.lower() in EXTENSIONS and path.is_file())
     files = sorted(path for path in found_here if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     spread = np.linspace(0, max(len(files) - 1, 0), min(len(files), MOST))
@@ -161,17 +161,17 @@ def _read(image: ImageLike, number: int) -> tuple[str, np.ndarray]:
 
 
 def to_pixels(framed: Tensor) -> np.ndarray:
-    """Return a framed image, uint8 C, S, S, as it is shown, S, S, 3; of other channels than 3 the first, in grey."""
+    """Return a framed image, uint8 C, S, S, for display, S, S, 3; the first channel in grey unless there are three."""
     shown = framed if framed.shape[0] == 3 else framed[:1].expand(3, -1, -1)
     return shown.permute(1, 2, 0).contiguous().cpu().numpy()
 
 
 def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
-    """Return images of a set, evenly spread over it, to compare layers by.
+    """Return evenly spaced images of a dataset for CKA.
 
     Args:
-        model: whose own validation images "run" stands for.
-        data: as for training; "run" for what the model's run was validated on.
+        model: the model, whose validation images are used for "run".
+        data: dataset as for training, or "run".
     """
     if data == "run":
         if model.folder is None:
@@ -179,14 +179,14 @@ def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
         config = Run.open(model.folder).config()
         _, opened = open_samples(config.task, config.data)
     else:
-        _, opened = open_samples(None, DataConfig(path=data))  # whatever its samples are for, they are images
+        _, opened = open_samples(None, DataConfig(path=data))  # the task does not matter
     source = opened.val
     chosen = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).round().astype(int))
     return [source.read(int(index)) for index in chosen]
 
 
 def open_text_run(target: Any, *, device: str | None) -> LoadedModel | None:
-    """Open a run, or a model of Hugging Face, that reads texts; None for any other target."""
+    """Open a text run or Hugging Face model; None for other targets."""
     if isinstance(target, str) and target.startswith(HOSTED):
         return open_model(target, device=device)
     try:
@@ -194,13 +194,13 @@ def open_text_run(target: Any, *, device: str | None) -> LoadedModel | None:
         about = read_about(file) if file.is_file() else {}
         if find_task(str(about.get("task", "classify"))).reader.reads != "text":
             return None
-    except ValueError:  # whatever it is, it is opened, or refused, as a model of images
+    except ValueError:  # open or refuse it as an image model
         return None
     return open_model(target, device=device)
 
 
 class SpecTokenizer:
-    """A run's own tokenizer, with what is asked of those of Hugging Face."""
+    """A run's tokenizer with the interface of Hugging Face's."""
 
     def __init__(self, spec: InputSpec) -> None:
         self.spec, self.kind = spec, find_task(spec.task)
@@ -209,16 +209,16 @@ class SpecTokenizer:
         self.all_special_ids = [number for number, token in known.items() if token.special]
 
     def __call__(self, text: str, *, return_tensors: str = "pt") -> dict[str, Tensor]:  # noqa: ARG002
-        """Return a text, or two parted by a tab, as a model takes it."""
+        """Tokenize a text, or two texts separated by a tab."""
         kind: Any = self.kind
         texts = tuple(text.split("\t", 1)) if Reading.of(self.spec).pair else (text,)
         codec = kind.codec(self.spec)
         return codec.unpack(codec.pack_text(texts, name="the text")[None])
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return tokens as the vocabulary writes them."""
+        """Return tokens as in the vocabulary."""
         return [self.made.id_to_token(number) or "" for number in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return tokens as text, special ones too."""
+        """Return tokens as text, including special ones."""
         return self.made.decode(list(ids), skip_special_tokens=False)

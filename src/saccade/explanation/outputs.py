@@ -1,4 +1,4 @@
-"""What a model answers: for whole images, or at every place."""
+"""Read model outputs: per image, or dense."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,32 +10,32 @@ from torch import Tensor, nn
 from ..building.loading import LoadedModel
 from ..tasks import Answer
 
-BEST = 5  # parts of an answer
+BEST = 5  # most classes shown
 
 Text = str | Tensor | Mapping[str, Any]
 
 
 def read_output(output: Any) -> Any:
-    """Return the tensor of a model's output, if it is one."""
+    """Return the tensor of a model's output, if there is one."""
     output = getattr(output, "logits", output)
     return output.get("out") if isinstance(output, Mapping) else output  # torchvision's segmenters
 
 
 def is_dense(output: Any) -> bool:
-    """Tell whether a model answers at every place, B, K, H, W."""
+    """Whether an output is dense, B, K, H, W."""
     tensor = read_output(output)
     return isinstance(tensor, Tensor) and tensor.ndim == 4
 
 
 def find_logits(output: Any, count: int) -> Tensor | None:
-    """Return raw answers for whole images, B, K; None where a model gives something else."""
+    """Return logits per image, B, K; None for other outputs."""
     logits = read_output(output)
     logits = logits[0] if isinstance(logits, tuple) and logits else logits
     return logits if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == count else None
 
 
 def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
-    """Return what raw answers, B, K or of objects, say to people; classes without names get numbers."""
+    """Return answers with names, for logits B, K or objects; unnamed classes get numbers."""
     spec, count = model.spec, len(model.spec.outputs) if model.task.presenter.boxes else output.shape[1]
     if not spec.outputs:
         spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
@@ -50,7 +50,7 @@ def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
 
 
 class Pooled(nn.Module):
-    """A model that answers at every place, its answers averaged."""
+    """A dense model with averaged outputs."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Pooled(nn.Module):
 
 
 def choose_targets(logits: Tensor, targets: int | Sequence[int] | None) -> Tensor:
-    """Return one class for each sample of logits, B, K: what was asked for, or the best-scored one."""
+    """Return the target class of each sample of logits, B, K; default: the highest."""
     if targets is None:
         return logits.detach().argmax(dim=1)
     count, classes = logits.shape
@@ -75,17 +75,17 @@ def choose_targets(logits: Tensor, targets: int | Sequence[int] | None) -> Tenso
 
 
 def name_class(target: int, classes: Sequence[str] | None) -> str:
-    """Return what to call a class."""
+    """Return the name of a class."""
     return classes[target] if classes is not None else f"class {target}"
 
 
 def read_text(text: Text, tokenizer: Any, device: torch.device) -> Tensor | dict[str, Any]:
-    """Return what a model is given for a text: token numbers, or all it takes by name, on its device.
+    """Return a text model's input on its device: token ids, or named inputs.
 
     Args:
-        text: token numbers, 1, N; what the model takes by name; or a text in letters.
-        tokenizer: of Hugging Face, for a text in letters.
-        device: where the model is.
+        text: token ids, 1, N; named inputs; or a string.
+        tokenizer: Hugging Face tokenizer, for strings.
+        device: the model's device.
     """
     if isinstance(text, str):
         if tokenizer is None:

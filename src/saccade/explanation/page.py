@@ -1,4 +1,4 @@
-"""The page of an explanation: self-contained, its layers on a row of buttons."""
+"""The self-contained page of an explanation, with a row of buttons for layers."""
 
 import math
 import shlex
@@ -9,10 +9,10 @@ from ..report.page import fold, next_section
 from ..tasks import Answer
 from .view import Explained, ExplainedSample, Figure, Rows, View
 
-WIDEST = 960  # pixels of an image on the page
+WIDEST = 960  # most pixels of an image's width
 ABSENT = "What this model has none of"
-STEPS = 120  # layers that a row of buttons is made for
-SINGULAR = {"classes": "Class", "labels": "Label", "columns": "Column"}  # of what the parts of answers are called
+STEPS = 120  # most layers in a row of buttons
+SINGULAR = {"classes": "Class", "labels": "Label", "columns": "Column"}  # headings for the parts of answers
 
 STYLE = """
 .shown img { max-width: 100%; height: auto; image-rendering: auto; }
@@ -34,13 +34,13 @@ STYLE = """
 
 
 def render(explanation: Explained) -> str:
-    """Return the page."""
+    """Render the page."""
     several = len(explanation.samples) > 1
     names = _names(explanation.samples)
     sections: list[Section] = []
     lacking: dict[Html, str] = {}
     for place, sample in enumerate(explanation.samples):
-        image = sample.pixels is not None  # of texts charts are what is looked at
+        image = sample.pixels is not None  # for texts, charts are the main content
         shown = [view for view in sample.views if view.absent is None and view.figures]
         above = {(view.key, view.about) for other in explanation.samples[:place] for view in other.views}
         views = [
@@ -60,7 +60,7 @@ def render(explanation: Explained) -> str:
             sections += [Section(view.key, view.title, body) for view, body in views]
             if absent:
                 sections.append(Section("absent", ABSENT, absent))
-    for absent, name in lacking.items():  # once, where it is the same for all
+    for absent, name in lacking.items():  # once, if it is the same for all
         title = ABSENT if len(lacking) == 1 else f"{ABSENT}, {name}"
         sections += [Section("absent", title, absent)] if absent else []
     if explanation.target is not None:
@@ -73,7 +73,7 @@ def render(explanation: Explained) -> str:
 
 
 def _next(explanation: Explained, target: str) -> Section:
-    """Return what to type next; of images a second model can stand beside the first."""
+    """Return the next commands."""
     place, image = shlex.quote(target), explanation.samples[0].pixels is not None
     commands = {f"saccade explain {place} FOLDER": "a whole folder of images"} if image else {}
     if image and explanation.against is None:
@@ -84,18 +84,18 @@ def _next(explanation: Explained, target: str) -> Section:
 
 
 def _charts_alone(view: View) -> bool:
-    """Whether a view has nothing to look at but charts, which are for experts."""
+    """Whether a view has only charts, which are for experts."""
     return all(figure.pixels is None for figure in view.figures)
 
 
 def _names(samples: Sequence[ExplainedSample]) -> list[str]:
-    """Return the images' names, numbered where two are called alike."""
+    """Return the images' names, numbered if they are not unique."""
     names = [sample.name for sample in samples]
     return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
 
 
 def _steps() -> str:
-    """Show the panel whose button is on: it takes no script."""
+    """Return CSS that shows the selected panel, without scripts."""
     rules = (f".layers>input:nth-of-type({n}):checked~.panels>figure:nth-of-type({n})" for n in range(1, STEPS + 1))
     return f"{','.join(rules)}{{display:block}}"
 
@@ -117,30 +117,30 @@ def _head(explanation: Explained, sample: ExplainedSample) -> Html:
 
 
 def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:
-    """Return the parts of an answer; those that have a share with a bar for it."""
+    """Render an answer, with bars for probabilities."""
     rows: list[list[Html | str]] = []
     shares = any(share is not None for _, _, share in answer)
     for label, text, share in answer:
         bar = Html("")
-        if share is not None:  # no interval: it is one answer
+        if share is not None:  # no interval for a single prediction
             bar = tag("div", strip(math.nan, share, math.nan, x_range=(0, 1), bar=True), class_="share")
         rows.append([label, bar, text] if shares else [label, text])
     covers = said is not None and said.mask is not None
     head = [SINGULAR.get(outputs, "Output")]
     head += ["", "Covers" if covers else "Probability"] if shares else ["Answer"]
     caption = f"What {name} answers"
-    if said is not None and shares and outputs != "classes":  # of classes the first is the answer
+    if said is not None and shares and outputs != "classes":  # for classes, the first is the answer
         caption += f": {said.text}"
     return table(head, rows, caption=caption, numeric=(len(head) - 1,))
 
 
 def _render_view(view: View, scope: str, above: set[tuple[str, str]], *, folded: bool) -> Html:
-    """Return a view's text and figures; those of several layers on a row of buttons.
+    """Render a view's text and figures, with a row of buttons for several layers.
 
     Args:
-        scope: begins the names of its buttons.
-        above: keys and texts of views that stand above it; a text is not said twice.
-        folded: hide figures that are charts alone until they are asked for.
+        scope: prefix of its buttons' names.
+        above: keys and texts of earlier views; texts are not repeated.
+        folded: fold figures with only charts.
     """
     layered = [figure for figure in view.figures if figure.depth is not None]
     if len(layered) < 2 or len(layered) > STEPS:

@@ -1,4 +1,4 @@
-"""Record what passes a model's modules, without changing the model or its answer."""
+"""Record the outputs of modules without changing the model or its output."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from ..layers.second_order import SecondOrder
 
-Recorded = dict[nn.Module, Tensor]  # the last output of each module recorded
+Recorded = dict[nn.Module, Tensor]  # the last output of each recorded module
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for a while; every module gets its own mode back."""
+    """Evaluation mode within a context; every module's mode is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -25,7 +25,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def record(modules: Iterable[nn.Module]) -> Iterator[Recorded]:
-    """Keep the last output of each module; of a tuple, its first part."""
+    """Record the last output of each module; of tuples, the first element."""
     recorded: Recorded = {}
 
     def keep(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
@@ -39,8 +39,8 @@ def record(modules: Iterable[nn.Module]) -> Iterator[Recorded]:
             hook.remove()
 
 
-def heard(model: nn.Module, images: Tensor, taps: Iterable[nn.Module]) -> Recorded:
-    """Run a model on images in evaluation mode, and return what passed its taps."""
+def record_taps(model: nn.Module, images: Tensor, taps: Iterable[nn.Module]) -> Recorded:
+    """Run a model on images in evaluation mode, and return the outputs of its taps."""
     with eval_mode(model), record(taps) as recorded:
         model(images)
     return recorded
@@ -54,7 +54,7 @@ PARTS = {
 
 
 class HeadCall:
-    """What a second-order head was given in the call that is running; empty for a model without one."""
+    """The inputs of a second-order head in the current forward pass; empty without one."""
 
     def __init__(self, head: SecondOrder | None) -> None:
         self.head = head
@@ -62,7 +62,7 @@ class HeadCall:
         self.mask: Tensor | None = None
 
     def split(self, logits: Tensor) -> dict[str, Tensor]:
-        """Return logits, B, K, by where they come from: "both", and of a head with two parts "class" and "words"."""
+        """Return logits, B, K, by source: "both", and for a head with two parts "class" and "words"."""
         return {"both": logits, **(split_logits(self.head, self.tokens, self.mask) if self.head is not None else {})}
 
     def keep(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class HeadCall:
 
 @contextmanager
 def record_head(model: nn.Module) -> Iterator[HeadCall]:
-    """Listen to a model's second-order head, if it has one."""
+    """Record a model's second-order head, if it has one."""
     head = next((module for module in model.modules() if isinstance(module, SecondOrder)), None)
     call = HeadCall(head)
     hook = head.register_forward_pre_hook(call.keep, with_kwargs=True) if head is not None else None
@@ -85,10 +85,9 @@ def record_head(model: nn.Module) -> Iterator[HeadCall]:
 
 
 def split_logits(head: SecondOrder, tokens: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
-    """Return the logits of class token and words apart; empty where the head has not both, or pools them as one.
+    """Return separate logits of class token and patch tokens; empty if the head does not have both.
 
-    With sum and late fusion they are the outputs of two classifiers, with concatenation the two parts of one matrix
-    product.
+    With sum and late fusion they are outputs of two classifiers, with concatenation the two parts of a matrix product.
     """
     if tokens is None or not head.num_classes or not (head.class_width and head.word_width):
         return {}

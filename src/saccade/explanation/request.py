@@ -1,4 +1,4 @@
-"""What is asked of the views, which views there are, and whether what was asked can be had."""
+"""Requests for views, the registry of views, and checks of requests."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from .view import View
 
 Heads = Literal["mean", "all"] | Sequence[int]
 Estimator = Literal["unbiased", "biased"]
-Method = Literal["gradient", "integrated"]  # of the influence of words
+Method = Literal["gradient", "integrated"]  # for the influence of words
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose of the views: see `explain`."""
+    """Options of views: see `explain`."""
 
     layers: Sequence[str] | None = None
     block: int | str | None = None
@@ -34,24 +34,24 @@ class Options:
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """A batch of samples that a model was run on, for a view to be made of each.
+    """A batch of samples and the model's outputs, from which views are made.
 
     Args:
-        model: what is explained.
-        count: samples.
-        options: what the user chose.
-        captured: the attention of the layers asked for, and the model's output.
-        recorded: what passed the taps of all views.
-        loaded: the model with what is known of it; None of texts.
-        images: B, C, H, W as the model takes them; None of texts.
+        model: the model to explain.
+        count: number of samples.
+        options: the user's options.
+        captured: attention of the requested layers, and the model's output.
+        recorded: outputs of the taps of all views.
+        loaded: the opened model; None for texts.
+        images: model inputs, B, C, H, W; None for texts.
         pixels: the images, each H, W, 3 uint8.
-        answers: what the model said to each.
-        other: the model it is compared with.
-        samples: images to compare layers by, H, W, 3 each.
-        inputs: of a text, what the model was given.
-        tokenizer: of Hugging Face, for texts.
-        classes: names of the model's outputs, where they are known.
-        shared: what a view keeps from one batch to the next.
+        answers: the model's answers.
+        other: the model to compare with.
+        samples: images for CKA, H, W, 3 each.
+        inputs: model inputs of a text.
+        tokenizer: Hugging Face tokenizer, for texts.
+        classes: names of the model's outputs, if known.
+        shared: storage of views between batches.
     """
 
     model: nn.Module
@@ -76,16 +76,16 @@ Make = Callable[[ViewRequest], list[View]]
 
 @dataclass(frozen=True)
 class ViewKind:
-    """A view that can be made.
+    """A kind of view.
 
     Args:
-        key: a word, by which it is asked for.
-        rank: its place on the page, smallest first.
-        make: returns the view of each sample; of one that is made once, a single view.
-        reads: of "images" and "texts", what it can be made of.
-        once: it is the same for all samples, and made when they are done.
-        needs_run: it looks back on training, so it is made of a run, or if it is asked for.
-        taps: modules whose outputs it wants recorded.
+        key: its name in requests.
+        rank: its position on the page, in ascending order.
+        make: returns the view of each sample; with `once`, a single view.
+        reads: the inputs it supports: "images", "texts".
+        once: whether it is the same for all samples, and made after them.
+        needs_run: whether it needs a training run; it is then only made for runs, or if requested.
+        taps: returns the modules to record.
     """
 
     key: str
@@ -101,7 +101,7 @@ VIEWS: Registry[ViewKind] = Registry("view", group="saccade.views", home="saccad
 
 
 def register_view(key: str, *, rank: int, **more: Any) -> Callable[[Make], Make]:
-    """Return a decorator that makes a view of a function; see `ViewKind` for what more can be said of it."""
+    """Return a decorator that registers a function as a view; `ViewKind` describes the options."""
 
     def put(make: Make) -> Make:
         VIEWS.register(key)(ViewKind(key, rank, make, **more))
@@ -111,12 +111,12 @@ def register_view(key: str, *, rank: int, **more: Any) -> Callable[[Make], Make]
 
 
 def all_views(reads: str = "images") -> dict[str, ViewKind]:
-    """Return the views of images or texts by their keys, in the order of a page: those of `views/`, and of others."""
+    """Return all views of images or texts by key, in page order."""
     return {kind.key: kind for kind in sorted(VIEWS.values(), key=lambda kind: kind.rank) if reads in kind.reads}
 
 
 def choose_views(keys: Sequence[str] | None, *, reads: str = "images") -> dict[str, ViewKind]:
-    """Return the views to make in their order, all if none is named; an unknown one is refused with the nearest."""
+    """Return the requested views in order, default all; unknown ones are refused with a suggestion."""
     known = all_views(reads)
     for key in keys or ():
         if key not in known:
@@ -128,14 +128,14 @@ def choose_views(keys: Sequence[str] | None, *, reads: str = "images") -> dict[s
     return {key: kind for key, kind in known.items() if keys is None or key in keys}
 
 
-def same_question(model: LoadedModel, other: LoadedModel) -> bool:
-    """Tell whether two models answer the same task with the same outputs."""
+def same_outputs(model: LoadedModel, other: LoadedModel) -> bool:
+    """Whether two models have the same task and outputs."""
     return (model.spec.task, model.spec.outputs) == (other.spec.task, other.spec.outputs)
 
 
 def check_outputs(model: LoadedModel, other: LoadedModel) -> None:
-    """Refuse to compare the answers of models that answer with something else."""
-    if same_question(model, other):
+    """Refuse to compare models with different outputs."""
+    if same_outputs(model, other):
         return
     one, two, noun = model.spec.outputs, other.spec.outputs, model.task.presenter.outputs_key
     differ = f"{len(one)} and {len(two)} {noun}" if len(one) != len(two) else f"{noun} of other names"
@@ -159,15 +159,15 @@ def check_layers(model: nn.Module, layers: Sequence[str] | None) -> None:
 
 
 def is_within(layer: str | None, layers: Sequence[str] | None) -> bool:
-    """Tell whether a layer is one of those asked for, or inside one."""
+    """Whether a layer is a requested one, or inside one."""
     return layers is None or layer is None or any(f"{layer}.".startswith((f"{name}.", f"{name}#")) for name in layers)
 
 
 def restrict(captured: Captured, layers: Sequence[str] | None) -> Captured:
-    """Keep the attention of the layers asked for."""
+    """Keep the attention of the requested layers."""
     return replace(captured, attention=[one for one in captured.attention if is_within(one.label, layers)])
 
 
 def restrict_figures(view: View, layers: Sequence[str] | None) -> View:
-    """Keep the figures of the layers asked for, and those of no single layer."""
+    """Keep the figures of the requested layers, and those without a layer."""
     return replace(view, figures=[figure for figure in view.figures if is_within(figure.layer, layers)])

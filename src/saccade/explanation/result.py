@@ -1,4 +1,4 @@
-"""What `explain` returns, and the folder it is written to: the page, its images as PNG, its numbers as JSON."""
+"""The result of `explain`, and its folder: page, PNG images, JSON numbers."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ KIND = "saccade explanation"
 
 
 class Explanation(Explained):
-    """What a model did with images: see `Explained`."""
+    """An explanation; the attributes are those of `Explained`."""
 
     def __repr__(self) -> str:
         names = ", ".join(sample.name for sample in self.samples[:3])
@@ -24,15 +24,15 @@ class Explanation(Explained):
         return f"<Explanation of {self.model}: {names}{more}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the whole page."""
+        """Return the notebook representation: the page."""
         return show_page(render(self))
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the page, its images as PNG and its numbers, whole or not at all; return the page's path.
+        """Write page, PNG images and numbers, all or nothing; return the page's path.
 
         Args:
-            folder: must not hold anything but an earlier explanation, and that only with `overwrite`.
-            overwrite: take the place of an earlier explanation.
+            folder: folder to write to; it must not exist, unless it is an explanation and `overwrite` is set.
+            overwrite: replace an earlier explanation.
         """
         folder = FOLDER.require(folder, overwrite=overwrite)
         with whole_folder(folder) as draft:

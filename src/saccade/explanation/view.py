@@ -1,4 +1,4 @@
-"""What an explanation holds: of every sample the answer and the views, of every view its figures and numbers."""
+"""Contents of an explanation: answer and views of every sample, figures and numbers of every view."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ..report import Html
 from ..tasks import Answer
 
 Shares = list[tuple[str, float]]
-Rows = Sequence[tuple[str, str, float | None]]  # name, text, and a share where it has one
+Rows = Sequence[tuple[str, str, float | None]]  # name, text, and probability if there is one
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Figure:
     """One image or chart.
 
     Args:
-        key: names its file and its element; letters, digits, "_" and "-".
-        caption: what it shows, for someone who has not read the paper.
-        pixels: H, W, 3 uint8, written as a PNG; None where there is only a chart.
-        chart: HTML of a chart or a text; None where there is only an image.
-        numbers: what was measured, as JSON can hold it.
-        layer: the name of the layer it was read from, if of one.
-        depth: the place of that layer in the network, from 0; figures with a depth are put on a slider.
+        key: name of its file and element; letters, digits, "_" and "-".
+        caption: caption for readers who do not know the paper.
+        pixels: H, W, 3 uint8, written as PNG; None for charts.
+        chart: HTML of a chart or text; None for images.
+        numbers: measurements, as JSON values.
+        layer: name of its layer, if any.
+        depth: index of that layer, counted from 0; figures with a depth are on a slider.
     """
 
     key: str
@@ -38,15 +38,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class View:
-    """One question asked of a model, with its answer.
+    """One kind of explanation of a sample.
 
     Args:
-        key: a word, such as "attention".
-        title: a heading.
-        about: how to read the figures, in plain words.
-        figures: in order; empty where the model has none.
-        absent: why there is nothing to show; None where there is.
-        numbers: what was measured over all layers, as JSON can hold it.
+        key: name, such as "attention".
+        title: heading.
+        about: how to read the figures.
+        figures: figures in order.
+        absent: reason if there is nothing to show.
+        numbers: measurements over all layers, as JSON values.
     """
 
     key: str
@@ -59,43 +59,43 @@ class View:
 
 @dataclass(frozen=True)
 class ExplainedSample:
-    """One image, or one text, with its answer and its views."""
+    """An image or text with its answer and views."""
 
-    name: str  # of the image
-    pixels: np.ndarray | None  # as the model saw it, before it was normalised, H, W, 3 uint8; None for a text
-    answer: Shares  # the best classes, or labels, and their shares; empty where the model answers otherwise
-    views: list[View]  # in order; those that do not apply say why
-    other: Shares = field(default_factory=list)  # the answer of the model it was compared with
-    # the whole answer, of any task; None where the model gives none for the whole image, and of texts
+    name: str  # name of the image
+    pixels: np.ndarray | None  # the framed image before normalisation, H, W, 3 uint8; None for texts
+    answer: Shares  # the best classes or labels with probabilities; empty for other answers
+    views: list[View]  # views in order; those that do not apply say why
+    other: Shares = field(default_factory=list)  # the answer of the second model
+    # the complete answer, of any task; None if there is none per image, and for texts
     said: Answer | None = None
-    other_said: Answer | None = None  # that of the model it was compared with
+    other_said: Answer | None = None  # likewise of the second model
 
     @property
     def rows(self) -> Rows:
-        """The parts of the answer, for people."""
+        """The answer as rows of text."""
         return rows_of(self.answer, self.said)
 
     def measured(self, share: float | None) -> dict[str, float | None]:
-        """Return the share of a part under its name."""
+        """Return the name of a probability."""
         return (self.said or Answer("", ())).measured(share)
 
     @property
     def other_rows(self) -> Rows:
-        """The parts of the other model's answer."""
+        """The second model's answer as rows of text."""
         return rows_of(self.other, self.other_said)
 
 
 @dataclass(frozen=True)
 class Explained:
-    """What a model did with images.
+    """Explanations of images or texts.
 
     Args:
-        model: its name.
-        samples: each with its views.
-        against: the name of the model it was compared with; None where there was none.
-        notes: what the reader should know.
-        outputs: what the parts of its answers are called: classes, labels, columns.
-        target: what the model is opened by on the command line; None where it was given as a module.
+        model: name of the model.
+        samples: samples with their views.
+        against: name of the second model, if any.
+        notes: notes for the reader.
+        outputs: the word for its outputs: classes, labels, columns.
+        target: the model's argument on the command line; None for a module.
     """
 
     model: str
@@ -112,10 +112,10 @@ class Explained:
 
 
 def shares_of(said: Answer | None) -> Shares:
-    """Return the names and shares of an answer that has some."""
+    """Return names and probabilities of an answer, if it has some."""
     return [] if said is None else [(name, share) for name, _, share in said.rows if share is not None]
 
 
 def rows_of(shares: Shares, said: Answer | None) -> Rows:
-    """Return the parts of an answer, for people."""
+    """Return an answer as rows of text."""
     return [(name, f"{share:.1%}", share) for name, share in shares] if said is None else said.rows

@@ -1,4 +1,4 @@
-"""What a model is trained for: each task a folder of small roles: reader, codec, task, metrics, presenter, hosts."""
+"""Tasks: each is a folder with the roles reader, codec, task, metrics, presenter and hosts."""
 
 from .answer import Answer
 from .auxiliary import (

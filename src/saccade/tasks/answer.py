@@ -1,4 +1,4 @@
-"""What a model says to one sample, and whether raw answers are what a spec names."""
+"""Answers: a model's decoded output for one sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from ..data.spec import InputSpec
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says to one sample, for people and programs.
+    """A model's decoded output for one sample.
 
     Args:
-        text: in a few words.
-        rows: the parts of the answer: a name, a text, and a share from 0 to 1 where it has one; `measure` says of what.
-        record: the same as JSON holds it, under the names that programs rely on.
-        said: names of the rows that are the answer, where others are listed beside them.
-        mask: class of every pixel, H, W, of tasks that tell one; -1 for none.
-        colours: of rows that are drawn in one, by name.
-        measure: what the rows' shares are: a probability, or of masks the area that a class covers.
+        text: short text.
+        rows: parts of the answer: name, text, and optionally a fraction from 0 to 1, whose meaning is `measure`.
+        record: the answer as JSON values, under stable keys.
+        said: names of the rows that are predicted, if other rows are listed too.
+        mask: class of every pixel, H, W, for segmentation; -1 for none.
+        colours: colours of rows that are drawn, by name.
+        measure: meaning of the rows' fractions: "probability", or "area" for masks.
     """
 
     text: str
@@ -32,11 +32,11 @@ class Answer:
     measure: str = "probability"
 
     def measured(self, share: float | None) -> dict[str, float | None]:
-        """Return a row's share under its name, and under the one that earlier programs read."""
+        """Return a row's fraction under its name, and under that of earlier versions."""
         return {"share": share} if share is None else {self.measure: share, "share": share}
 
 
 def require_width(output: np.ndarray, spec: InputSpec, numbers: str, outputs: str) -> None:
-    """Refuse raw answers that are not one number for each output, B, outputs."""
+    """Refuse raw outputs that are not one number for each output, B, outputs."""
     if output.ndim != 2 or output.shape[1] != len(spec.outputs):
         raise ValueError(f"it gives {output.shape[-1]} {numbers} for {len(spec.outputs)} {outputs}")

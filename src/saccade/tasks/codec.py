@@ -1,4 +1,4 @@
-"""The role of a task that makes tensors of samples, and answers of tensors: for training, and for exported graphs."""
+"""The role Codec: encodes samples to tensors and decodes outputs, for training and exported graphs."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,14 +17,14 @@ from ..settings import AugmentConfig, LossConfig, TrainConfig
 
 
 class Codec:
-    """Makes batches of samples and reads raw answers; without a class of its own, a task has images and numbers.
+    """Encodes samples and decodes raw outputs; the default is for images and numbers.
 
     Args:
-        spec: what goes into the model and what comes out of it.
+        spec: the model's inputs and outputs.
 
     Attributes:
-        output: what the raw answer is called in an exported graph.
-        target_names: what of a batch the model is not shown.
+        output: name of the raw output in an exported graph.
+        target_names: keys of a batch that are targets.
     """
 
     output: ClassVar[str] = "output"
@@ -36,16 +36,16 @@ class Codec:
     # From samples to a batch
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tensors of samples: with `augment` those of training, else without chance."""
+        """Return the encoder of samples: for training with `augment`, else deterministic."""
         framing = self.spec.framing
         return ImageEncoder(framing if augment is None else type(framing)(**{**vars(framing), "config": augment}))
 
     def mixed_targets(self, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return what targets become where images are mixed; refuses mixing unless a task knows what it means."""
+        """Return the function that mixes targets; by default mixing is refused."""
         return keep_targets
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what makes training batches of batches as they were read."""
+        """Return the augmentation of batches."""
         targets = self.mixed_targets(augment, loss)
         return Augment(
             augment, mean=self.spec.mean, std=self.spec.std, img_size=self.spec.img_size, targets=targets, device=device
@@ -61,42 +61,42 @@ class Codec:
         rank: int,
         world: int,
     ) -> tuple[Feed, Validation] | None:
-        """Return training and validation batches of samples that are no images; None has them framed and read."""
+        """Return the task's own training and validation batches; None uses the default ones for images."""
         return None
 
-    # What a model is asked, by an exported graph too
+    # Model inputs, also of exported graphs
 
     @staticmethod
     def ask(model: nn.Module, batch: Batch) -> Any:
-        """Return what a model answers to a batch's inputs."""
+        """Run a model on a batch's inputs."""
         return model(batch["image"])
 
     def graph_inputs(self) -> tuple[str, ...]:
-        """Return the names of what a model is asked about, as a batch and an exported graph have them."""
+        """Return the names of model inputs in a batch and an exported graph."""
         return ("image",)
 
     def pack(self, batch: Batch) -> Tensor:
-        """Take what a model is asked about out of a batch, as one tensor, B, ..."""
+        """Pack a batch's model inputs into one tensor, B, ..."""
         return batch.pop("image")
 
     def unpack(self, packed: Tensor) -> Batch:
-        """Return what `pack` took, by name."""
+        """Unpack the tensor of `pack` to inputs by name."""
         return {"image": packed}
 
     def stack(self, samples: Sequence[Tensor]) -> Tensor:
-        """Return packed samples, one tensor each, as a packed batch."""
+        """Stack packed samples into a packed batch."""
         return torch.stack(list(samples))
 
-    # From a raw answer to what it says
+    # Decoding
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
-        """Return raw answers, B, ..., as people and programs want them, such as shares that sum to one."""
+        """Decode raw outputs, B, ..., for example to probabilities."""
         return output
 
     def unframe(self, row: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return what `read_output` gave for one sample in terms of its image, of that size, before it was framed."""
+        """Transform one sample's result of `read_output` to its original image of the given size."""
         return row
 
     def gap(self, first: np.ndarray, second: np.ndarray) -> float:
-        """Return the largest difference between two raw answers to the same samples, B, ..."""
+        """Return the largest difference between two raw outputs of the same samples, B, ..."""
         return float(np.abs(first - second).max())

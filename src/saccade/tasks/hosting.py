@@ -1,4 +1,4 @@
-"""Tasks whose models may be Hugging Face's too, given as a folder with their configuration, and perhaps weights."""
+"""Hosts of tasks that also support Hugging Face models."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,11 +11,11 @@ from ..support.files import read_record
 from .hosts import Hosts
 from .huggingface import build_host, describe_host, read_config
 
-PREFIX = "hf:"  # before the folder or name of a model, in settings and files
+PREFIX = "hf:"  # prefix of a model's folder or name in settings and files
 
 
 class Hosted(nn.Module):
-    """A model of transformers that answers like this package's own; `no_graph` says why it cannot be exported."""
+    """Wrapper of a transformers model; `no_graph` is the reason that it cannot be exported."""
 
     no_graph: ClassVar[str]
 
@@ -27,11 +27,11 @@ class Hosted(nn.Module):
 
 
 class TransformersHosts(Hosts):
-    """Builds models of timm's and some of Hugging Face's.
+    """Builds timm models and some Hugging Face models.
 
     Attributes:
-        host_kind: of the mapping of transformers that has to know these.
-        host: what makes one of them answer as the task's own do, given it and the number of classes.
+        host_kind: the transformers auto class of supported models.
+        host: wraps a model, given the number of classes.
     """
 
     host_kind: ClassVar[str] = ""
@@ -39,29 +39,29 @@ class TransformersHosts(Hosts):
 
     @classmethod
     def find_model(cls, name: str) -> str:
-        """Return the full name of one of timm's models, or `hf:` and the folder or name of one of Hugging Face's."""
+        """Return the full name of a timm model, or `hf:` and the folder or name of a Hugging Face model."""
         return hosted_name(name) or super().find_model(name)
 
     @classmethod
     def builds(cls, name: str) -> bool:
-        """Tell whether a model is one of Hugging Face's."""
+        """Whether a model is from Hugging Face."""
         return name.startswith(PREFIX)
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, config: ModelConfig) -> None:
-        """Keep the configuration of a model of Hugging Face."""
+        """Store the configuration of a Hugging Face model."""
         if cls.builds(config.name):
             spec.extra["host"] = describe_host(config.name.removeprefix(PREFIX), spec.outputs, kind=cls.host_kind)
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse a model of Hugging Face that cannot be built."""
+        """Refuse a Hugging Face model that cannot be built."""
         if "host" in spec.extra:
             read_config(spec, kind=cls.host_kind)
 
     @classmethod
     def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
-        """Build a model of Hugging Face, in training with the weights of its folder; None leaves it to timm."""
+        """Build a Hugging Face model, for training with its weights; None for timm models."""
         if not cls.builds(config.name):
             return None
         if "host" not in spec.extra:
@@ -71,20 +71,20 @@ class TransformersHosts(Hosts):
 
 
 def hosted_name(name: str) -> str | None:
-    """Return how settings name a model of Hugging Face, given its folder or `hf:` and its name; None for others."""
+    """Return the name in settings of a Hugging Face model, given as folder or `hf:NAME`; None for other models."""
     if name.startswith(PREFIX):
         return name
     return f"{PREFIX}{name}" if (Path(name).expanduser() / "config.json").is_file() else None
 
 
 def has_weights(name: str) -> bool:
-    """Tell whether there are weights to begin with: a folder may hold a configuration alone."""
+    """Whether there are weights; a folder may only have a configuration."""
     folder = Path(name.removeprefix(PREFIX)).expanduser()
     return not folder.is_dir() or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
 
 def normalisation(name: str) -> tuple[list[float], list[float]] | None:
-    """Return mean and deviation that a folder's `preprocessor_config.json` tells; None where it tells none."""
+    """Return mean and standard deviation of a folder's `preprocessor_config.json`, if any."""
     settings = read_record(Path(name.removeprefix(PREFIX)).expanduser() / "preprocessor_config.json")
     if settings.get("do_normalize") is False:
         return [0.0] * 3, [1.0] * 3

@@ -1,4 +1,4 @@
-"""The role of a task that builds models: timm's, with a head of the task's own, or models that only the task knows."""
+"""The role Hosts: builds a task's models, from timm or its own."""
 
 from typing import Any
 
@@ -13,31 +13,31 @@ __getattr__ = find_moved(__name__)
 
 
 class Hosts:
-    """Finds and builds the models of a task; without a class of its own, a task has those of timm."""
+    """Finds and builds the models of a task; the default supports timm models."""
 
     @classmethod
     def find_model(cls, name: str) -> str:
-        """Return the full name of a model that settings name, or raise ValueError."""
+        """Return the full name of a model, or raise ValueError."""
         return resolve_name(name)
 
     @classmethod
     def builds(cls, name: str) -> bool:
-        """Tell whether a model, by its full name, is none of timm's: `create_model` builds it from the spec."""
+        """Whether a model, by full name, is built by `create_model` instead of timm."""
         return False
 
     @classmethod
     def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
-        """Return the model of settings and a spec; None leaves it to timm."""
+        """Build the task's own model; None for timm models."""
         return None
 
     @classmethod
     def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
-        """Return arguments of a model's constructor that the task asks for, such as taking images of any size."""
+        """Return constructor arguments that the task needs, such as for images of any size."""
         return {}
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Return a model with the task's own head on it; most tasks take a model with its classifier as it is."""
+        """Add the task's head to a model; by default the model keeps its classifier."""
         if config.head is not None:
             raise ConfigError(
                 f"model.head = {config.head!r} was given; the task {spec.task} has no heads to choose from"
@@ -46,8 +46,8 @@ class Hosts:
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, config: ModelConfig) -> None:
-        """Add to a spec what a model that only the task knows is built from again."""
+        """Store in a spec what is needed to rebuild the task's own model."""
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse, by ValueError, what no model can be built from."""
+        """Raise ValueError for a spec that no model can be built from."""

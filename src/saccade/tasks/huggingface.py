@@ -1,4 +1,4 @@
-"""Models of Hugging Face: opened by folder or name for training, built from a spec afterwards."""
+"""Hugging Face models: opened by folder or name for training, and rebuilt from a spec."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from ..data.spec import InputSpec
 from ..plugins.pretrained import import_transformers
 from ..settings import ConfigError, ModelConfig
 
-# What a configuration may say that opens files or networks, or belongs to one machine.
+# Configuration entries that open files or networks, or are specific to a machine.
 DROPPED = (
     "_name_or_path", "auto_map", "quantization_config", "torch_dtype", "dtype", "architectures", "transformers_version",
     "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "use_pretrained_backbone",
@@ -23,17 +23,17 @@ DROPPED = (
 
 
 def refuse_checkpoint(config: ModelConfig) -> None:
-    """Refuse other weights than a model's own."""
+    """Refuse checkpoints, since Hugging Face models start from their own weights."""
     if config.checkpoint is not None:
         raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
 
 
 def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str, Any]:
-    """Return what builds a model again: its kind and configuration, as JSON holds them.
+    """Return type and configuration of a model, as JSON values to rebuild it from.
 
     Args:
         name: a folder with `config.json`, or a name on Hugging Face.
-        kind: of the mapping of transformers that has to know it, such as "SEQUENCE_CLASSIFICATION".
+        kind: transformers auto class, such as "SEQUENCE_CLASSIFICATION".
     """
     transformers = import_transformers()
     with explained(name), quietly():
@@ -50,12 +50,12 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
 
 
 def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool = False) -> nn.Module:
-    """Return a model, with a new head for the classes where its weights have none for them.
+    """Build a model, with a new head if its weights have none for the classes.
 
     Args:
-        spec: with what `describe_host` returned.
-        kind: as there.
-        weights: the folder or name whose weights it begins with; None leaves them random.
+        spec: spec with the result of `describe_host`.
+        kind: transformers auto class.
+        weights: folder or name of initial weights; None: random.
         whole: refuse weights without a head for the classes.
     """
     transformers = import_transformers()
@@ -95,8 +95,8 @@ CLASSES = {
     ),
     "UNIVERSAL_SEGMENTATION": ("class_predictor", "criterion"),
 }  # fmt: skip
-# Those that transformers has and whose answers are read here: one model of questions about images, the others write
-# their answers word by word; detectors that score every class by itself; segmenters whose queries have a class each.
+# Supported outputs: of VQA models only ViLT's (others generate text); detectors with independent class scores;
+# segmenters with a class for each query.
 READ = {
     "VISUAL_QUESTION_ANSWERING": {"vilt"},
     "OBJECT_DETECTION": {"rt_detr", "rt_detr_v2", "d_fine", "rf_detr", "lw_detr", "deformable_detr"},
@@ -105,7 +105,7 @@ READ = {
 
 
 def known_kinds(kind: str) -> set[str]:
-    """Return the model types that transformers has a classifier for."""
+    """Return the supported model types of a transformers auto class."""
     from transformers.models.auto import modeling_auto
 
     known = set(getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"))
@@ -113,7 +113,7 @@ def known_kinds(kind: str) -> set[str]:
 
 
 def read_config(spec: InputSpec, *, kind: str) -> Any:
-    """Return the configuration in a spec, or raise ValueError: the spec may be a stranger's."""
+    """Return the configuration in a spec, which may be untrusted, or raise ValueError."""
     transformers = import_transformers()
     host = spec.extra.get("host")
     if not isinstance(host, dict) or not isinstance(host.get("config"), dict):
@@ -128,7 +128,7 @@ def read_config(spec: InputSpec, *, kind: str) -> Any:
         found = transformers.AutoConfig.for_model(name, **config)
         found.id2label = {int(key): str(value) for key, value in labels.items()}
         found.label2id = {value: key for key, value in found.id2label.items()}
-    except Exception as error:  # configurations check themselves in many ways
+    except Exception as error:  # configurations raise many types
         raise ValueError(f"its spec's configuration of a {name} cannot be used: {str(error)[:200]}") from None
     if found.num_labels != len(spec.outputs):
         raise ValueError(f"its spec names {len(spec.outputs)} outputs and a model of {found.num_labels}")
@@ -136,7 +136,7 @@ def read_config(spec: InputSpec, *, kind: str) -> Any:
 
 
 def safe(name: str) -> dict[str, bool]:
-    """Return what keeps a folder to its own files, and anyone's code from being run, or asked about."""
+    """Return options that prevent remote code and files outside of the folder."""
     return {"local_files_only": Path(name).expanduser().is_dir(), "trust_remote_code": False}
 
 
@@ -150,10 +150,10 @@ def _refuse_pickles(folder: Path) -> None:
 
 @contextlib.contextmanager
 def explained(name: str, what: str = "model") -> Iterator[None]:
-    """Say of what goes wrong inside which folder or name it is about, and what to give."""
+    """Re-raise errors with the folder or name, and advice."""
     try:
         yield
-    except Exception as error:  # of transformers, safetensors and tokenizers, each with kinds of its own
+    except Exception as error:  # transformers, safetensors and tokenizers have their own types
         if isinstance(error, ConfigError):
             raise
         detail = " ".join(str(error).split())[:300]
@@ -165,7 +165,7 @@ def explained(name: str, what: str = "model") -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Keep transformers' remarks on new classifiers to itself; what matters is told as notes."""
+    """Silence transformers' warnings on new classifiers; notes report what matters."""
     from transformers.utils import logging as own
 
     level, bars = own.get_verbosity(), own.is_progress_bar_enabled()

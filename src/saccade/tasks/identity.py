@@ -1,4 +1,4 @@
-"""What kind of model a folder or a name of Hugging Face is: as its `config.json` says, else as its name does."""
+"""Identify the type of a Hugging Face model by its `config.json`, or else by name."""
 
 import os
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 from ..support.files import read_record
 from .hosting import PREFIX
 
-CONFIG, LONGEST = "config.json", 100  # characters of a kind or a name
-# Kinds that names speak of, the longer before those that they contain.
+CONFIG, LONGEST = "config.json", 100  # most characters of a type or name
+# Types recognised in names, longer ones before those that they contain.
 SPOKEN = (
     "xlm-roberta", "openai-gpt", "distilbert", "camembert", "roberta", "deberta", "mobilebert", "albert", "electra",
     "xlnet", "gpt2", "gpt", "bert", "vilt",
@@ -18,20 +18,20 @@ SPOKEN = (
 
 @dataclass(frozen=True)
 class Identity:
-    """What a model is called."""
+    """Type and names of a model."""
 
-    kind: str  # such as "bert", "roberta", "gpt2"; empty where nothing tells it
-    names: tuple[str, ...]  # of its folder, and of the model it was made from where the configuration tells
-    known: bool  # whether the configuration was read; else the kind is a guess by the name
+    kind: str  # such as "bert", "roberta", "gpt2"; empty if unknown
+    names: tuple[str, ...]  # names of its folder, and of its base model, if known
+    known: bool  # whether the type is from the configuration, not guessed by name
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What the patterns of a recipe's variants are held against: kind and name, and the name alone."""
+        """Texts to match with patterns of recipe variants: type and name, and the name only."""
         return (*(f"{self.kind}/{name}" for name in self.names), *self.names)
 
 
 def identify(model: str) -> Identity:
-    """Return what a folder or name is; how its path is spelled does not matter."""
+    """Identify a folder or name."""
     name = model.removeprefix(PREFIX)
     own = Path(os.path.abspath(Path(name).expanduser())).name.lower()
     config = _config(name)
@@ -44,7 +44,7 @@ def identify(model: str) -> Identity:
 
 
 def _config(name: str) -> dict[str, Any]:
-    """Return a model's configuration, from its folder or the hub's cache on this machine; empty if neither has it."""
+    """Return a model's configuration from its folder or the local hub cache; empty if there is none."""
     file = Path(name).expanduser() / CONFIG
     if file.is_file() or Path(name).expanduser().is_dir():
         return read_record(file)
@@ -52,6 +52,6 @@ def _config(name: str) -> dict[str, Any]:
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(name, CONFIG)
-    except (ImportError, ValueError, OSError):  # what is no name on the hub is a ValueError
+    except (ImportError, ValueError, OSError):  # invalid hub names raise ValueError
         return {}
     return read_record(Path(found)) if isinstance(found, str) else {}

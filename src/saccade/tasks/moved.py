@@ -1,4 +1,4 @@
-"""What tasks were asked for before their roles were parted: a task of another package that still says it is refused."""
+"""Refuse tasks of other packages that were written before roles were introduced."""
 
 ROLES = {
     "reader": "claims read_table open complete_spec options_of reads rank read_by",
@@ -11,7 +11,7 @@ ROLES = {
 
 
 def refuse_earlier(task: type) -> None:
-    """Refuse a task with methods that belong to one of its roles now, and name the roles."""
+    """Refuse a task with methods that now belong to a role, and name the role."""
     wrong = {role: [name for name in names.split() if name in vars(task)] for role, names in ROLES.items()}
     told = [f"{', '.join(names)} to its {role.title()}" for role, names in wrong.items() if names]
     if told:

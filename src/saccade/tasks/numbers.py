@@ -1,4 +1,4 @@
-"""How near numbers are: mean and squared distance, explained variance, order; and what a report shows of them."""
+"""Metrics of numbers: errors, explained variance, rank correlation; and their report sections."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +15,14 @@ from ..report.page import Section, grid, paragraph, table
 from .metric import PLACE, Metrics, MetricSpec
 from .page import Shown, bootstrap, worst_section
 
-DRAWN = 600  # samples in a plot
-PLOTS = 6  # columns drawn
+DRAWN = 600  # most samples in a plot
+PLOTS = 6  # most columns drawn
 
 
 class NumberMetrics(Metrics):
-    """Collects numbers, `value` of the answers, and their truth.
+    """Collects predicted numbers, `value` of the answers, and targets.
 
-    Several columns are brought to one scale by their deviations in training, which the spec's `extra` keeps as `std`.
+    Several columns are scaled by their standard deviations in training, stored as `std` in the spec's `extra`.
     """
 
     primary = "mae"
@@ -34,7 +34,7 @@ class NumberMetrics(Metrics):
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return distances, explained variance and order; distances of several columns are in deviations."""
+        """Return errors, R squared and rank correlation; errors of several columns are in standard deviations."""
         near: dict[str, Any] = {"larger_is_better": False, "unit": "" if len(spec.outputs) == 1 else "deviations"}
         return (
             MetricSpec("loss", "loss", larger_is_better=False),
@@ -45,11 +45,11 @@ class NumberMetrics(Metrics):
         )
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return answers and truth, B, columns, and the loss of each sample."""
+        """Return predictions and targets, B, columns, and the loss of each sample."""
         return {"answer": answers["value"], "truth": batch["target"].float(), "loss": answers["loss"]}
 
     def scores(self) -> dict[str, Tensor]:
-        """Return distances, and answers beside truth."""
+        """Return errors, and pairs of prediction and target."""
         answer, truth = self.columns["answer"], self.columns["truth"]
         off = (answer - truth) / self.scale
         return {
@@ -60,7 +60,7 @@ class NumberMetrics(Metrics):
         }
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return answers and truth for pages."""
+        """Return predictions and targets for pages."""
         kept = {name: self.columns[name] for name in (PLACE, "answer", "truth", "loss")}
         return kept | {"mae": self.scores()["mae"]}
 
@@ -71,7 +71,7 @@ def root(squared: np.ndarray) -> float:
 
 
 def explained(pairs: np.ndarray) -> float:
-    """Return R squared, the share of the variance that answers explain, averaged over columns; pairs N, 2, columns."""
+    """Return R squared, averaged over columns; pairs N, 2, columns."""
     answer, truth = pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64)
     left = np.square(truth - answer).sum(0)
     whole = np.square(truth - truth.mean(0)).sum(0)
@@ -79,8 +79,8 @@ def explained(pairs: np.ndarray) -> float:
 
 
 def rank_correlation(pairs: np.ndarray) -> float:
-    """Return Spearman's correlation of answers and truth, averaged over columns; 0 where all answers are the same."""
-    from scipy.stats import rankdata  # scipy takes a moment to import
+    """Return Spearman's rank correlation, averaged over columns; 0 for constant predictions."""
+    from scipy.stats import rankdata  # slow to import
 
     found = []
     for column in range(pairs.shape[2]):
@@ -91,7 +91,7 @@ def rank_correlation(pairs: np.ndarray) -> float:
 
 
 def number_sections(shown: Shown) -> list[Section]:
-    """Return answers against truth, the columns, and the images that are farthest off."""
+    """Return sections with predictions against targets, the columns, and the images with the largest errors."""
     if not {"answer", "truth", "mae"} <= shown.predictions.keys():
         return []
     return [_plot_section(shown), _column_section(shown), worst_section(shown, shown.predictions["mae"], _caption)]
@@ -134,7 +134,7 @@ def _column_section(shown: Shown) -> Section:
 
 
 def _caption(shown: Shown, index: int) -> list[Html]:
-    """Return what a sample has and what was answered."""
+    """Return a sample's target and prediction as text."""
     answer, truth = shown.predictions["answer"][index], shown.predictions["truth"][index]
     lines = []
     for name, a, t in list(zip(shown.outputs, answer, truth, strict=True))[:4]:

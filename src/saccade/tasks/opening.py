@@ -1,4 +1,4 @@
-"""Which task a run is for, and its samples: as the settings say, or as the data's layout does."""
+"""Choose the task and open its dataset, by settings or by the data's layout."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +23,11 @@ class TaskChoice:
 
     @property
     def reader(self) -> Reader:
-        """What reads the samples of the task."""
+        """The reader of the task."""
         return self.kind.reader_for(self.options)
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Add to a spec what answers are read by and models are built from, as samples, options and model tell."""
+        """Complete a spec with what decoding and building need from samples, options and model."""
         self.reader.complete_spec(spec, data, model)
         self.kind.hosts.complete_spec(spec, model)
 
@@ -46,14 +46,14 @@ def choose_task(text: str) -> TaskChoice:
 
 
 def find_task(name: str) -> type[Task]:
-    """Return a task by its name."""
+    """Return a task by name."""
     kind = TASKS.find(name)
-    kind.name = kind.name or name  # one that another package registered by its entry point alone
+    kind.name = kind.name or name  # registered by an entry point only
     return kind
 
 
 def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data]:
-    """Open the samples that settings name, for the task they name, else the one that their layout speaks of."""
+    """Open the dataset of the settings, for the given task or the one of its layout."""
     if text is not None:
         choice = choose_task(text)
         if config.columns and choice.reader.reads != "image":
@@ -74,7 +74,7 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
 
 
 def read_by_layout(table: Table) -> Targets:
-    """Return what the first task that knows a table's columns makes of them."""
+    """Read a table by the first task that recognises its columns."""
     readers = (find_task(name).reader_for() for name in TASKS)
     for reader in sorted(readers, key=lambda reader: reader.rank):
         if reader.claims(table):

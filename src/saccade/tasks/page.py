@@ -1,4 +1,4 @@
-"""What reports show of a run, and sections that presenters share."""
+"""Data for reports, and sections shared by presenters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from ..report.rows import Interval, share_chart
 from ..support.moved import find_moved
 from .metric import PLACE, MetricSpec
 
-NAME = 120  # characters of a name
+NAME = 120  # most characters of a name
 IMAGES = 24
-WORST, SOME = 12, 6  # samples whose truth is shown beside the answer
+WORST, SOME = 12, 6  # worst samples shown, and samples of `compared_section`
 COMPARED = "Worst, typical and best images"
-CHARTED = 60  # outputs in a chart
+CHARTED = 60  # most outputs in a chart
 RESAMPLES = 400
 FARTHEST_OFF = (
     "The validation images that are farthest off. Wrong targets and damaged images gather here, so look at the targets "
@@ -32,42 +32,42 @@ __getattr__ = find_moved(__name__)
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page can show of a run."""
+    """Results of a run for its page."""
 
-    model: Html  # what was trained, in words
-    data: str  # name of the samples
-    summary: Mapping[str, Any]  # what the run ended with; empty for one that has not
-    records: Sequence[Mapping[str, Any]]  # what was measured, one record an epoch
-    outputs: Sequence[str]  # names of what the model answers with
-    metrics: Sequence[MetricSpec]  # what answers are judged by
-    primary: str  # name of the one that counts
-    scores: Mapping[str, np.ndarray] = field(default_factory=dict)  # of each validation sample, by column
-    predictions: Mapping[str, np.ndarray] = field(default_factory=dict)  # what else was kept of the answers
-    source: Source | None = None  # the validation samples; None where they are not at hand
+    model: Html  # description of the model
+    data: str  # name of the dataset
+    summary: Mapping[str, Any]  # the run's summary; empty if unfinished
+    records: Sequence[Mapping[str, Any]]  # metrics of each epoch
+    outputs: Sequence[str]  # names of the outputs
+    metrics: Sequence[MetricSpec]  # the metrics
+    primary: str  # name of the primary metric
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)  # scores of validation samples by column
+    predictions: Mapping[str, np.ndarray] = field(default_factory=dict)  # further predictions
+    source: Source | None = None  # the validation samples, if available
 
     def metric(self, name: str) -> MetricSpec | None:
-        """Return a metric by its name."""
+        """Return a metric's specification by name."""
         return next((one for one in self.metrics if one.name == name), None)
 
     @property
     def count(self) -> int:
-        """Validation samples."""
+        """Number of validation samples."""
         found = self.summary.get("validation", {})
-        return int(found.get("samples", found.get("pictures", 0)))  # the name before
+        return int(found.get("samples", found.get("pictures", 0)))  # the key in earlier versions
 
     def value(self, name: str) -> float | None:
-        """Return what the run ended with in a metric."""
+        """Return the run's final value of a metric."""
         found = self.summary.get(f"val_{name}")
         return float(found) if isinstance(found, int | float) and np.isfinite(found) else None
 
     def interval(self, spec: MetricSpec) -> tuple[float, float] | None:
-        """Return the 95% interval over samples of a metric that is no mean of them; None without its records."""
+        """Return the 95% interval over samples of a metric with a statistic; None without records."""
         if spec.statistic is None or spec.column not in self.scores:
             return None
         return bootstrap(spec.statistic, self.scores[spec.column])
 
     def read(self, place: int) -> np.ndarray | None:
-        """Return the image of a validation sample, or None where it cannot be read."""
+        """Return the image of a validation sample, or None if it cannot be read."""
         try:
             return None if self.source is None else self.source.read(place)
         except (BadSample, OSError, IndexError):
@@ -75,7 +75,7 @@ class Shown:
 
     @property
     def same_samples(self) -> bool:
-        """Whether the validation samples at hand are still those that were answered."""
+        """Whether the available validation samples are those of the run."""
         if self.source is None or PLACE not in self.predictions:
             return False
         places = self.predictions[PLACE]
@@ -93,14 +93,14 @@ def output_section(
     remark: str,
     over: str = "samples",
 ) -> Section:
-    """Return a section on every output by itself, worst first: a chart of intervals and a table.
+    """Return a section on every output, worst first: a chart of intervals and a table.
 
     Args:
-        rows: what a row is sorted by, and its cells, the output's name first.
-        chart: the interval of every output that has one.
-        head: names of the columns; the first says what an output is.
-        measure: what the intervals are of.
-        remark: what the chart's remarks tell.
+        rows: sort key and cells of each row, the output's name first.
+        chart: interval of each output, if it has one.
+        head: names of the columns; the first names the outputs.
+        measure: name of the metric of the intervals.
+        remark: meaning of the chart's remarks.
         over: what was resampled.
     """
     drawn = share_chart(
@@ -125,13 +125,13 @@ def worst_section(
     about: str = FARTHEST_OFF,
     alt: Callable[[int], str] = lambda _: "",
 ) -> Section:
-    """Return the images with the highest loss, with the lines that the task tells of each; `alt` ends their names."""
+    """Return a section with the images of highest loss and the task's captions; `alt` is appended to alt texts."""
     title = "The worst images"
     if shown.source is None or not shown.same_samples:
         return no_images(shown, title)
     places = shown.predictions[PLACE]
     items: list[Html] = []
-    # NaN counts as the highest loss: the reader should see it first.
+    # NaN counts as the highest loss.
     for index in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
         if len(items) == IMAGES:
             break
@@ -145,7 +145,7 @@ def worst_section(
 
 
 def choose_shown(scores: np.ndarray) -> np.ndarray:
-    """Return which samples are worth looking at: the worst, those in the middle and the best, in rising order."""
+    """Return the worst, middle and best samples, in ascending order."""
     order = np.argsort(scores, kind="stable")
     middle = len(order) // 2
     parts = (order[:WORST], order[max(middle - SOME // 2, 0) : middle + SOME // 2], order[-SOME:])
@@ -161,14 +161,14 @@ def compared_section(
     side: int,
     style: str = "pictures",
 ) -> Section:
-    """Return the samples that `choose_shown` chose, each with its truth and the answer to it.
+    """Return a section with the samples of `choose_shown`, each with target and prediction.
 
     Args:
-        draw: both, drawn on an image, given its number among those shown, its place and its pixels; None if it cannot.
-        about: what stands above them.
-        measure: what they were chosen by: in words, and its name among the predictions.
-        side: the longer one of an image on the page, in pixels.
-        style: class of the list.
+        draw: draws target and prediction, given the position on the page, sample index and pixels; may return None.
+        about: text above the images.
+        measure: the selection metric: its words, and its key in the predictions.
+        side: longer side of an image on the page, in pixels.
+        style: CSS class of the list.
     """
     kept, (words, column), items = shown.predictions, measure, []
     for number, index in enumerate(kept["shown"]):
@@ -193,7 +193,7 @@ def _listed(items: Sequence[Html], style: str = "pictures") -> Html:
 
 
 def bootstrap(statistic: Callable[..., float], *columns: np.ndarray) -> tuple[float, float]:
-    """Return the 95% interval of a statistic of columns, N, ... each, by resampling samples, the same way each time."""
+    """Return the 95% bootstrap interval of a statistic of columns, N, ... each, with a fixed seed."""
     draws, count = np.random.default_rng(0), len(columns[0])
     found = []
     for _ in range(RESAMPLES if count <= 20_000 else RESAMPLES // 4):
@@ -204,7 +204,7 @@ def bootstrap(statistic: Callable[..., float], *columns: np.ndarray) -> tuple[fl
 
 
 def no_images(shown: Shown, title: str) -> Section:
-    """Return the section that says why no validation samples are shown."""
+    """Return the section for unavailable validation samples."""
     message = "The validation images were not at hand when this page was written."
     if shown.source is not None:
         message = "The validation images are not those of the run any more, so none are shown."

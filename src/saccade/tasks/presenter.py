@@ -1,4 +1,4 @@
-"""The role of a task that speaks to people: answers in words, tables, records and drawings, and sections of reports."""
+"""The role Presenter: formats answers as text, tables, records and drawings, and report sections."""
 
 from typing import Any, ClassVar
 
@@ -14,15 +14,15 @@ from .page import NAME, Shown
 
 
 class Presenter:
-    """Shows the answers of a model; without a class of its own, a task has one number for each output.
+    """Presents answers; the default is for one number per output.
 
     Args:
-        spec: what goes into the model and what comes out of it.
+        spec: the model's inputs and outputs.
 
     Attributes:
-        outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
-        masks, boxes: whether its answers are masks, or objects with boxes.
-        note: a remark on the numbers at the head of a report.
+        outputs_key: JSON key of its output names, besides "outputs", such as "classes".
+        masks, boxes: whether answers are masks, or objects with boxes.
+        note: remark on the metrics at the top of a report.
     """
 
     outputs_key: ClassVar[str] = "outputs"
@@ -36,40 +36,40 @@ class Presenter:
     # One answer
 
     def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return which rows of two answers to the same samples people would take for the same, B bool."""
+        """Return which answers of two models to the same samples agree, B bool."""
         return np.array([self.describe(a).text == self.describe(b).text for a, b in zip(first, second, strict=True)])
 
     def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
-        """Return what `read_output` gave for one sample in words and rows, `top` of them where there are many."""
+        """Return the answer for one sample's result of `read_output`, with at most `top` rows."""
         values = {name: float(f"{value:.6g}") for name, value in zip(self.spec.outputs, row, strict=True)}
         rows = tuple((name, f"{value:.4g}", None) for name, value in values.items())
         text = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         return Answer(text, rows, {"answer": text, "values": values})
 
     def table_head(self, *, top: int = 5) -> list[str]:
-        """Return the columns of a table of answers, between the sample's name and what is wrong with it."""
+        """Return the columns of a table of answers, between name and problem."""
         return list(self.spec.outputs)
 
     def table_rows(self, answer: Answer, *, top: int = 5) -> list[list[str | float]]:
-        """Return an answer's rows in such a table, one unless it has parts of equal right."""
+        """Return an answer's table rows: one, or one for each object."""
         return [[answer.record["values"][name] for name in self.spec.outputs]]
 
     def paint(self, pixels: np.ndarray, answer: Answer) -> np.ndarray:
-        """Return an image of any size, H, W, 3 uint8, with an answer drawn on it."""
+        """Draw an answer on an image of any size, H, W, 3 uint8."""
         return pixels
 
     def line_record(self, answer: Answer) -> dict[str, Any]:
-        """Return an answer as a line of JSON holds it, beside the sample's name."""
+        """Return an answer's fields in JSON lines."""
         return {name: value for name, value in answer.record.items() if name != "outputs"}
 
     def served_record(self, answer: Answer) -> dict[str, Any]:
-        """Return an answer as a server tells it, with what is drawn on the image."""
+        """Return an answer's fields in server responses, including drawings."""
         return answer.record
 
     # A report
 
     def sentence(self, shown: Shown) -> Html:
-        """Return what came out, for the head of the page."""
+        """Return the summary sentence of the page."""
         spec, value = shown.metric(shown.primary), shown.value(shown.primary)
         if spec is None or value is None:
             return self.unfinished(shown)
@@ -81,14 +81,14 @@ class Presenter:
         )
 
     def unfinished(self, shown: Shown) -> Html:
-        """Return what is said of a run without a result."""
+        """Return the summary sentence of a run without a result."""
         message = (
             f" was trained on {shorten(shown.data, NAME)}; the run has not come to its end, so there is no result yet."
         )
         return join(shown.model, message)
 
     def facts(self, shown: Shown) -> list[tuple[str, str, str]]:
-        """Return name, value and remark of the numbers at the head of the page."""
+        """Return name, value and remark of the metrics at the top of the page."""
         found = []
         for spec in shown.metrics:
             value, remark = shown.value(spec.name), self.remark(shown, spec)
@@ -97,22 +97,22 @@ class Presenter:
         return found
 
     def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
-        """Return what is said beside a metric's number; None leaves the metric out."""
+        """Return the remark on a metric; None leaves the metric out."""
         return f"chance: {spec.show(spec.chance)}" if spec.chance is not None else ""
 
     def about(self, shown: Shown) -> Html | None:
-        """Return the remark on the numbers at the head of the page."""
+        """Return the remark on the metrics at the top of the page."""
         return paragraph(self.note, class_="note") if self.note and shown.summary else None
 
     def sections(self, shown: Shown) -> list[Section]:
-        """Return the task's own sections; of numbers and their truth, where they were kept, how near they are."""
+        """Return the task's sections; by default those on numbers, if there are any."""
         return number_sections(shown)
 
 
 class RankedPresenter(Presenter):
-    """Shows answers whose parts have shares, the largest first."""
+    """Presents answers with ranked probabilities."""
 
     def table_rows(self, answer: Answer, *, top: int = 5) -> list[list[str | float]]:
-        """Return one row: the likeliest parts, each with its share."""
+        """Return one row with the top parts and their probabilities."""
         cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
         return [cells + [""] * (len(self.table_head(top=top)) - len(cells))]

@@ -1,4 +1,4 @@
-"""The role of a task that reads data: whose a table is, what it says of its rows, and what the spec keeps of both."""
+"""The role Reader: opens datasets, reads targets, and completes the spec."""
 
 from typing import Any, ClassVar
 
@@ -14,12 +14,12 @@ class Reader:
 
     Args:
         task: name of the task.
-        options: of the task.
+        options: options of the task.
 
     Attributes:
-        reads: what a sample is: "image", "text" or "question".
-        rank: tasks are asked from the lowest on whether a list is theirs; one that takes nearly any has a high one.
-        read_by: options by which samples are read.
+        reads: kind of a sample: "image", "text" or "question".
+        rank: readers are tried in ascending order; general ones have a high rank.
+        read_by: options that affect reading.
     """
 
     reads: ClassVar[str] = "image"
@@ -30,23 +30,23 @@ class Reader:
         self.task, self.options = task, options
 
     def claims(self, table: Table) -> bool:
-        """Tell whether a table's columns say by themselves that they are for this task."""
+        """Whether a table's columns identify this task."""
         return False
 
     def read_table(self, table: Table) -> Targets:
-        """Return what a table's columns say of its rows, or raise ValueError."""
+        """Read the targets of a table, or raise ValueError."""
         raise table.refuse(f"what the task {self.task} reads; this task reads no lists")
 
     def open(self, config: DataConfig) -> Data:
-        """Open the samples that settings name."""
+        """Open the dataset of the settings."""
         return open_configured(config, self.read_table, task=self.task)
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Add to a spec what answers are read by and samples, options or the model tell, such as a scale or crops."""
+        """Store in a spec what decoding needs from samples, options and model, such as a scale."""
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse, by ValueError, what no answer can be read by: the spec of a file from elsewhere may say anything."""
+        """Raise ValueError for an invalid spec, which may be untrusted."""
 
     def options_of(self, spec: InputSpec) -> Any:
-        """Return the options that the spec of a trained model keeps, with the defaults of others."""
+        """Return the options stored in a trained model's spec, with defaults for others."""
         return type(self.options)()

@@ -1,4 +1,4 @@
-"""Tasks by the names that they have on the command line."""
+"""The registry of tasks."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ TASKS: "Registry[type[Task]]" = Registry("task", group="saccade.tasks", home="sa
 
 
 def register_task(name: str) -> Any:
-    """Return a decorator that registers a task under the name it has on the command line."""
+    """Return a decorator that registers a task under its name on the command line."""
 
     def put(task: "type[Task]") -> "type[Task]":
         task.name = name

@@ -1,4 +1,4 @@
-"""Rules that tasks have in common: settings that make no sense for one are left out, others are its own."""
+"""Shared rules of tasks on settings."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from .huggingface import refuse_checkpoint
 
 
 def left_out(names: Sequence[str], reason: str) -> Rule:
-    """Return the rule that leaves some augmentation and smoothing of labels out."""
+    """Return the rule that disables the given augmentation and label smoothing."""
 
     def decide(config: TrainConfig, _: Facts) -> Change:
         after, remarks = leave_out(config, names, reason)
@@ -23,7 +23,7 @@ def left_out(names: Sequence[str], reason: str) -> Rule:
 
 
 def own(name: str, why: str, change: Callable[[TrainConfig], TrainConfig]) -> Rule:
-    """Return a rule that changes settings as a function does."""
+    """Return a rule that changes settings by a function."""
     return Rule(name, "task", (), lambda config, _: Change(between(config, change(config)), why))
 
 
@@ -49,7 +49,7 @@ def default_head(head: str) -> Rule:
 
 
 def of_timm(rule: Rule) -> Rule:
-    """Return a rule for models that are none of Hugging Face's."""
+    """Restrict a rule to timm models."""
     return Rule(
         rule.name,
         rule.who,
@@ -59,7 +59,7 @@ def of_timm(rule: Rule) -> Rule:
 
 
 def adapted_by(task: str, adapt: Callable[[TrainConfig], tuple[TrainConfig, list[str]]]) -> Rule:
-    """Return the rule of a task of another package that has a method `adapt` of its own, with a warning."""
+    """Return a rule for another package's task with its own method `adapt`, with a deprecation warning."""
     warnings.warn(
         f"the task {task} overrides `adapt`; give it `rules = (...)` instead, see docs/tasks.md", DeprecationWarning, 2
     )

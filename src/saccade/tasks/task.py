@@ -1,6 +1,6 @@
-"""What a model is trained for: its loss, draws and metrics, and the roles that read, encode, show and build for it.
+"""The base class of tasks: loss, random draws and metrics of a model, and the task's roles.
 
-Everything else knows no task, and asks the role it needs: `Reader`, `Codec`, `Presenter`, `Hosts`.
+Other packages use the roles and do not depend on tasks: `Reader`, `Codec`, `Presenter`, `Hosts`.
 """
 
 from collections.abc import Mapping
@@ -28,30 +28,30 @@ from .rules import adapted_by, left_out
 
 @dataclass(frozen=True)
 class NoOptions:
-    """A task without options of its own."""
+    """Options of a task without any."""
 
 
 class Task(nn.Module):
-    """A model together with what it is trained for.
+    """A model with its loss, metrics and roles.
 
-    Calling it returns a dict with "output" (what the model answered), "loss" (a scalar to call `backward` on, if there
-    is anything to compare with) and the loss's named parts, without gradient, for the log.
+    Calling it returns a dict with "output" (the model's output), "loss" (a scalar, if there are targets) and the
+    detached terms of the loss, for the log.
 
     Attributes:
-        model: what is trained.
-        name: of the task, by which it was registered.
-        primary: name of the metric that the run is judged by.
-        running: names of what `follow` counts while training.
-        asked_by: options by which a trained model is asked, of a task that tells; None leaves it open.
-        Options: its options, a dataclass; given as `--task NAME:option=value`.
-        reader: its `Reader`: whose data a table is, targets, what the spec keeps of them.
-        codec: its `Codec`: samples as batches, raw answers as what they say, what exported graphs need.
-        metrics: its `Metrics`: what is measured of answers.
-        presenter: its `Presenter`: answers in words, tables, records and drawings, and sections of reports.
-        hosts: its `Hosts`: models that are none of timm's, and heads.
-        rules: by which it changes settings, see `saccade.tasks.rules`; None leaves out what its codec does not know.
-        recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
-        largest: side up to which images are trained at their own size if none is asked for; None: at the model's.
+        model: the trained model.
+        name: registered name of the task.
+        primary: name of the primary metric.
+        running: names of the running metrics of `follow`.
+        asked_by: options of inference that trained models store; None: not declared.
+        Options: dataclass of options, given as `--task NAME:option=value`.
+        reader: its `Reader`: opens datasets, reads targets, completes the spec.
+        codec: its `Codec`: encodes batches, decodes outputs, inputs of exported graphs.
+        metrics: its `Metrics`.
+        presenter: its `Presenter`: texts, tables, drawings and report sections.
+        hosts: its `Hosts`: models other than timm's, and heads.
+        rules: rules on settings, see `saccade.tasks.rules`; None: disable what the codec does not support.
+        recipe, finetuning: default recipes from scratch and from trained weights; None for the latter: the former.
+        largest: largest image side that is used unchanged by default; None: the model's image size.
     """
 
     name: ClassVar[str] = ""
@@ -74,7 +74,7 @@ class Task(nn.Module):
     spec: InputSpec | None = None
 
     def __init_subclass__(cls, **settings: Any) -> None:
-        """Refuse a task that is written for an earlier version."""
+        """Refuse tasks written for earlier versions."""
         super().__init_subclass__(**settings)
         refuse_earlier(cls)
 
@@ -87,18 +87,18 @@ class Task(nn.Module):
 
     @classmethod
     def reader_for(cls, options: Any = None) -> Reader:
-        """Return what reads the samples of the task, by its options."""
+        """Return the task's reader with the given options."""
         return cls.reader(cls.name, options or cls.Options())
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse, by ValueError, a spec that no model or answer is read by: that of a file may say anything."""
+        """Raise ValueError for an invalid spec, which may be untrusted."""
         cls.reader_for().check_spec(spec)
         cls.hosts.check_spec(spec)
 
     @classmethod
     def task_rules(cls) -> tuple[Rule, ...]:
-        """Return the rules by which the task changes settings, in order; not to be overridden."""
+        """Return the task's rules on settings, in order; do not override."""
         if cls.adapt.__func__ is not Task.adapt.__func__:  # type: ignore[attr-defined]
             return (adapted_by(cls.name, cls.adapt),)
         mixes = cls.codec.mixed_targets is not Codec.mixed_targets
@@ -107,12 +107,12 @@ class Task(nn.Module):
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Return settings as the task's rules change them, and remarks on what was left out; not to be overridden."""
+        """Apply the task's rules; return settings and remarks; do not override."""
         remarks: list[str] = []
         return decide(config, Facts(), cls.task_rules(), remarks=remarks), remarks
 
     def read_along(self, encode: Encoder) -> Encoder:
-        """Return what makes tensors of training samples, with what the task needs to know of each besides."""
+        """Wrap the encoder of training samples to add what the task needs."""
         return encode
 
     # In training
@@ -128,13 +128,13 @@ class Task(nn.Module):
         counts: Tensor | None = None,
         total: int | None = None,
     ) -> "Task":
-        """Return the task around a model, by settings.
+        """Build the task of a model from settings.
 
         Args:
-            model: answers with a number for each of the spec's outputs.
-            options: of the task; the defaults if not given.
-            counts: training samples that speak of each output, where they are known.
-            total: training samples, where they are known.
+            model: a model with the spec's outputs.
+            options: options of the task; default: their defaults.
+            counts: numbers of training samples for each output, if known.
+            total: number of training samples, if known.
         """
         task = cls(model, **cls.arguments(spec, options, loss, Counts(counts, total)))
         task.spec, task.primary = spec, cls.metrics.primary_of(spec)
@@ -142,7 +142,7 @@ class Task(nn.Module):
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
-        """Return what the constructor is given besides the model; arguments as for `build`."""
+        """Return the constructor's arguments besides the model; arguments as for `build`."""
         return {"options": options} if cls.Options is not NoOptions else {}
 
     def forward(
@@ -153,68 +153,68 @@ class Task(nn.Module):
         generator: torch.Generator | None = None,
         **draws: Any,
     ) -> dict[str, Tensor]:
-        """Run the model and compare.
+        """Run the model and compute the loss.
 
         Args:
-            batch: by name: `image`, `target`, ...; or images alone, B, C, H, W.
-            targets: with images alone, what the answer is compared with; None to only answer.
-            generator: source of the task's own randomness, on the device of the images.
-            draws: what `draw` returned, instead of a generator.
+            batch: tensors by name: `image`, `target`, ...; or images, B, C, H, W.
+            targets: targets, if `batch` is images; None: no loss.
+            generator: random generator of the task, on the images' device.
+            draws: result of `draw`, instead of a generator.
         """
         if isinstance(batch, Tensor):
             batch = {"image": batch} if targets is None else {"image": batch, "target": targets}
         return self.loss(batch, generator=generator, **draws)
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
-        """Return "output" and, for a batch with targets, "loss" and its parts; arguments as for calling the task."""
+        """Return "output" and, with targets, "loss" and its terms; arguments as for `forward`."""
         raise NotImplementedError
 
     def refuse_draws(self, draws: Mapping[str, Any]) -> None:
-        """Refuse draws that were made for another task."""
+        """Refuse draws of another task."""
         if draws:
             raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
 
     def learns_from(self) -> dict[str, str]:
-        """Return what tells apart whatever the task learns from beside the samples, by what to call it."""
+        """Return fingerprints of what the task learns from besides the samples, by description."""
         return {}
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Draw what one step needs, to be passed by name: `task(batch, **draws)`; torch.compile takes no generator."""
+        """Draw the random tensors of a step, for `task(batch, **draws)`; torch.compile takes no generator."""
         return {}
 
     def set_epoch(self, epoch: float, total_epochs: int) -> None:
-        """Tell the task how far training is; for those whose loss changes with it."""
+        """Set the training progress, for losses that depend on it."""
 
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
-        """Return sums over a training batch's samples, one for each name in `running`."""
+        """Return the running metrics of a training batch, summed over samples."""
         return ()
 
     def weight_of(self, batch: Batch) -> Tensor | None:
-        """Return the sum of the samples' weights that the loss is divided by; None where every sample counts as one."""
+        """Return the sum of sample weights that the loss is divided by; None if samples are not weighted."""
         return None
 
     def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
-        """Return a part's result, its loss such that the mean over parts, by samples, is the whole batch's loss.
+        """Rescale a chunk's loss such that the mean over chunks, by samples, is the batch's loss.
 
-        `mean` is the weight of a sample in the whole batch, over all processes; None changes nothing.
+        `mean` is the mean sample weight in the batch, over all processes; None: no change.
         """
         return result
 
-    # Of answers
+    # Inference
 
     def ask(self, batch: Batch) -> Any:
-        """Return what the model answers to a batch's inputs."""
+        """Run the model on a batch's inputs."""
         return self.codec.ask(self.model, batch)
 
     def answer(self, batch: Batch) -> dict[str, Tensor]:
-        """Return what the model says to each sample of a batch, "output" among it, in float32."""
+        """Return the answers for a batch, including "output", in float32."""
         inputs = {name: value for name, value in batch.items() if name not in (*self.codec.target_names, PLACE)}
         return self.read(self(inputs)["output"].float(), batch)
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Return what a raw answer, B, ..., says to a batch, ready to be measured; that of an exported model, too."""
+        """Decode a raw output, B, ..., for metrics; also that of an exported model."""
         return {"output": output}
 
     # For people

@@ -17,7 +17,7 @@ from saccade.deployment.export import export
 from saccade.deployment.graph import WithPreprocessing, trace, write_onnx
 from saccade.deployment.predict import predict
 from saccade.deployment.predictor import open_predictor
-from saccade.deployment.quantizing import tell_little
+from saccade.deployment.quantizing import note_small_saving
 from saccade.deployment.verify import Parity
 from support.exports import BUNDLE, CLASSES, tiny_onnx, tiny_run
 from support.images import class_folders, pixels
@@ -83,8 +83,8 @@ def test_convolutions_are_quantized_too(images, tmp_path):
 
 
 def test_an_8_bit_file_that_saves_nothing_is_said_to_be_of_no_help():
-    assert "do not help here: 42.7 of 42.8 MiB" in tell_little(42.7, 42.8)
-    assert tell_little(10.8, 42.8) is None
+    assert "do not help here: 42.7 of 42.8 MiB" in note_small_saving(42.7, 42.8)
+    assert note_small_saving(10.8, 42.8) is None
 
 
 def test_the_graph_frames_images_of_any_size_as_predict_does(run, exported, tmp_path):

@@ -21,7 +21,7 @@ from saccade.deployment.app import create_app
 from saccade.deployment.browse import RunIndex
 from saccade.deployment.bundle import Bundle, ExportError
 from saccade.deployment.export import export
-from saccade.deployment.judge import Score, lost
+from saccade.deployment.judge import Score, score_loss
 from saccade.deployment.predict import predict
 from saccade.deployment.predictor import Predictor, open_predictor
 from saccade.deployment.serve import _open
@@ -163,17 +163,17 @@ def test_exports_are_judged_by_the_tasks_own_metric(run, metric, words, request,
 def test_what_is_lost_is_positive_where_the_exported_model_is_worse():
     error = MetricSpec("mae", "mean absolute error", larger_is_better=False)
     eager, exported = np.array([1.0, 2.0, 3.0]), np.array([1.5, 2.5, 3.75])
-    loss = lost(Score(error, 2.0, eager), Score(error, 31 / 12, exported))
+    loss = score_loss(Score(error, 2.0, eager), Score(error, 31 / 12, exported))
     assert loss.value == pytest.approx(7 / 12)
     half = 4.302653 * np.std(exported - eager, ddof=1) / math.sqrt(3)
     assert (loss.low, loss.high) == pytest.approx((7 / 12 - half, 7 / 12 + half))
     wrong = MetricSpec("wrong", "share of mistakes", larger_is_better=False, share=True)
     eager, exported = np.array([0, 0, 0, 1], dtype=np.uint8), np.array([1, 1, 0, 1], dtype=np.uint8)
-    loss = lost(Score(wrong, 0.25, eager), Score(wrong, 0.75, exported))
+    loss = score_loss(Score(wrong, 0.25, eager), Score(wrong, 0.75, exported))
     assert loss.value == 0.5
     assert loss.low < 0.5 < loss.high
     right = MetricSpec("map", "mean average precision", share=True)
-    assert lost(Score(right, 0.75, None), Score(right, 0.5, None)).value == 0.25
+    assert score_loss(Score(right, 0.75, None), Score(right, 0.5, None)).value == 0.25
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from saccade.building.build import build_model
 from saccade.data.open import open_data
 from saccade.data.spec import InputSpec
-from saccade.evaluation.asking import expect
+from saccade.evaluation.asking import describe_remaining
 from saccade.evaluation.classes.labels import LabelError
 from saccade.evaluation.evaluate import evaluate
 from saccade.evaluation.opening import EvaluationError
@@ -242,7 +242,7 @@ def test_runs_that_are_asked_apart_are_named_with_their_times(place, tmp_path, c
 
 
 def test_time_of_the_rest_is_told_beforehand():
-    assert expect(6.0, passes=80, back=10).startswith("up to about 11 minutes")  # (80 + 30) * 6 s
-    assert expect(0.6, passes=80, back=10).startswith("up to about 1 minute for")
-    assert expect(0.1, passes=80, back=10).startswith("less than a minute")
-    assert "--limit" in expect(6.0, passes=80, back=10)
+    assert describe_remaining(6.0, passes=80, back=10).startswith("up to about 11 minutes")  # (80 + 30) * 6 s
+    assert describe_remaining(0.6, passes=80, back=10).startswith("up to about 1 minute for")
+    assert describe_remaining(0.1, passes=80, back=10).startswith("less than a minute")
+    assert "--limit" in describe_remaining(6.0, passes=80, back=10)

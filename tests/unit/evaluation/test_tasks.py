@@ -15,7 +15,7 @@ from saccade.evaluation.opening import EvaluationError, open_models
 from saccade.runs.run import Run
 from saccade.statistics.bootstrap import fewer
 from saccade.tasks import TASKS
-from saccade.tasks.detection.task import standing
+from saccade.tasks.detection.task import answer_filter
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from support.golden import FOLDER
 from support.lists import write_images, write_list, write_task_lists
@@ -221,10 +221,10 @@ def test_answers_of_a_detector_stand_by_the_options_that_are_given(tmp_path):
         settings={"model.head": "retinanet:width=8,depth=1", "data.workers": 0, "engine.threads": 1},
     ).path  # fmt: skip
     (given,) = open_models([run], device="cpu", task="detect:overlap=0.3,least=0.002")
-    assert standing(given.spec) == {"overlap": 0.3, "least": 0.002, "kept": 7}
+    assert answer_filter(given.spec) == {"overlap": 0.3, "least": 0.002, "kept": 7}
     (given,) = open_models([run], device="cpu", task="detect:kept=300")
     assert given.loaded.model.head.kept >= 300
-    assert standing(given.spec)["kept"] == 300
+    assert answer_filter(given.spec)["kept"] == 300
     few = saccade.evaluate(run, task="detect:kept=1", resamples=100, quiet=True)
     batch = {"image": torch.zeros(1, 3, 64, 64)}
     (one,) = open_models([run], device="cpu", task="detect:kept=1")

@@ -20,7 +20,7 @@ from saccade.runs.run import Run
 from saccade.runs.scores import read_scores
 from saccade.settings import ModelConfig
 from saccade.tasks import Detect
-from saccade.tasks.detection.detector import answers_apart
+from saccade.tasks.detection.detector import answer_gap
 from saccade.tasks.detection.drawing import draw_objects, to_runs
 from saccade.tasks.detection.errors import (
     DOUBLED,
@@ -31,8 +31,8 @@ from saccade.tasks.detection.errors import (
     RIGHT,
     SPARED,
     best_threshold,
+    classify_errors,
     count_errors,
-    tell_errors,
 )
 from saccade.tasks.detection.presenter import spread
 from saccade.tasks.detection.runs import paint_runs, unpack_counts
@@ -215,7 +215,7 @@ CLASSES, CROWD = torch.tensor([0, 1, 0, -1]), torch.tensor([False, False, True, 
 
 def errors(*answers):
     boxes, scores, labels = (torch.tensor([one[part] for one in answers]) for part in range(3))
-    kinds, found = tell_errors(boxes.float(), scores, labels, TRUTH, CLASSES, CROWD)
+    kinds, found = classify_errors(boxes.float(), scores, labels, TRUTH, CLASSES, CROWD)
     return kinds.tolist(), found.tolist()
 
 
@@ -281,11 +281,11 @@ def test_order_of_nearly_equal_answers_says_nothing_of_how_far_they_lie_apart():
     first = make_rows(((0, 0, 10, 10), 0.9, 0), ((5, 5, 20, 20), 0.9, 1), ((1, 1, 2, 2), 0.01, 0))
     second = first[[1, 0, 2]] + np.array([0.001, 0, 0, 0, 0, 0], np.float32)
     second[2, :4] = 50  # never stands
-    assert answers_apart(first[None], second[None], least=0.05) == pytest.approx(0.001, rel=1e-2)
+    assert answer_gap(first[None], second[None], least=0.05) == pytest.approx(0.001, rel=1e-2)
     second[0, 2] += 3
-    assert answers_apart(first[None], second[None], least=0.05) == pytest.approx(3, rel=1e-2)
-    assert answers_apart(first[None], first[None, :1], least=0.05) == np.inf
-    assert np.isnan(answers_apart(first[None] * np.nan, first[None], least=0.05))
+    assert answer_gap(first[None], second[None], least=0.05) == pytest.approx(3, rel=1e-2)
+    assert answer_gap(first[None], first[None, :1], least=0.05) == np.inf
+    assert np.isnan(answer_gap(first[None] * np.nan, first[None], least=0.05))
 
 
 @pytest.mark.parametrize("head", ["mask_rcnn", "cascade", "sparse_rcnn", "reppoints_v2"])

@@ -23,12 +23,12 @@ from saccade.tasks.detection.matching import (
     NOTHING,
     UNUSED,
     draw_samples,
-    leave_out,
+    ignore_hidden,
     level_by_size,
-    lots,
     match_by_atss,
     match_by_overlap,
     match_by_point,
+    random_priorities,
 )
 from saccade.tasks.detection.objects import Objects
 from saccade.tasks.detection.reppoints import RepPointsV2, corners
@@ -167,7 +167,7 @@ def test_background_within_a_crowd_is_left_out() -> None:
     found = objects((0, 0, 50, 50), (60, 60, 80, 80), labels=[0, 1], crowd=[True, False])
     hidden = in_crowd(boxes((5, 5, 15, 15), (40, 40, 70, 70), (60, 60, 80, 80)), found)
     assert hidden.tolist() == [[True, False, False]]
-    assert leave_out(torch.tensor([[NOTHING, NOTHING, 1]]), hidden).tolist() == [[UNUSED, NOTHING, 1]]
+    assert ignore_hidden(torch.tensor([[NOTHING, NOTHING, 1]]), hidden).tolist() == [[UNUSED, NOTHING, 1]]
     assert found.real.tolist() == [[False, True]]
 
 
@@ -183,7 +183,7 @@ def test_samples_hold_no_more_objects_than_allowed_and_background_fills_up() -> 
 
 
 def test_lots_are_even_and_a_function_of_the_seed() -> None:
-    drawn = lots(torch.tensor([1, 2, 1]), 4096)
+    drawn = random_priorities(torch.tensor([1, 2, 1]), 4096)
     assert torch.equal(drawn[0], drawn[2])
     assert not torch.equal(drawn[0], drawn[1])
     assert drawn.min() >= 0

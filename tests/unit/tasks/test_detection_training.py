@@ -12,7 +12,7 @@ from saccade.settings.recipes import list_recipes
 from saccade.tasks import Detect
 from saccade.tasks.detection import keep_triton
 from saccade.tasks.detection.anchors import halvings_for
-from saccade.tasks.detection.detector import waits_for_device
+from saccade.tasks.detection.detector import needs_host_sync
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.optim import rate_at
 from saccade.training.recipes import configure, default_recipe
@@ -141,11 +141,11 @@ def test_a_head_keeps_as_many_answers_as_are_asked_for():
 
 def test_steps_that_wait_for_the_device_are_not_captured(monkeypatch):
     monkeypatch.setattr("saccade.tasks.detection.detector.has_triton", lambda: True)
-    assert [name for name in HEADS if waits_for_device(name)] == ["sparse_rcnn:width=8,proposals=4,looks=1"]
+    assert [name for name in HEADS if needs_host_sync(name)] == ["sparse_rcnn:width=8,proposals=4,looks=1"]
     monkeypatch.setattr("saccade.tasks.detection.detector.has_triton", lambda: False)
-    assert waits_for_device("mask_rcnn")
-    assert waits_for_device("cascade:width=8")
-    assert not waits_for_device("atss")
+    assert needs_host_sync("mask_rcnn")
+    assert needs_host_sync("cascade:width=8")
+    assert not needs_host_sync("atss")
     config = TrainConfig(model=ModelConfig(head="sparse_rcnn"))
     assert Detect.adapt(config)[0].engine.graphs is False
     assert Detect.adapt(TrainConfig(model=ModelConfig(head="atss")))[0].engine.graphs is None

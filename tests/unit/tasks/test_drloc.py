@@ -123,7 +123,7 @@ def test_cells_are_the_hosts_last_map_before_its_norm(name):
     task(x, localize=True)
     wanted = model.forward_intermediates(x, indices=1, norm=False, intermediates_only=True)[0]
     if name == "t2t_vit_7":
-        assert task.grid_reader.sources[0].path == "norm"
+        assert task.grid_recorder.sources[0].path == "norm"
     same_grid(heard[0][0], wanted)
     assert heard[0][1].max() == heard[0][0].shape[1] - 1
 
@@ -144,8 +144,8 @@ def test_token_grids_of_any_image_size_are_told(name, size):
     model = host(name).eval()
     x = images(size=size)
     task = RelativeLocalization(model, grids="stages", pool=None, norm=False).eval()
-    grids, read = [], task.grid_reader.read
-    task.grid_reader.read = lambda *args: grids.append(read(*args)) or grids[-1]
+    grids, read = [], task.grid_recorder.read
+    task.grid_recorder.read = lambda *args: grids.append(read(*args)) or grids[-1]
     task(x, localize=True)
     wanted = model.forward_intermediates(x, norm=False, intermediates_only=True)
     assert [found.grid for found in grids] == [tuple(want.shape[2:]) for want in wanted]
@@ -243,11 +243,11 @@ def test_features_that_form_no_grid_are_refused_when_they_pass(kwargs, message):
     task = RelativeLocalization(Plain(), **kwargs)
     with pytest.raises(HostError, match=message):
         task(images())
-    assert task.grid_reader.heard is None
+    assert task.grid_recorder.heard is None
 
 
 def test_a_grid_of_one_cell_is_refused():
-    with pytest.raises(HostError, match="one cell, in which there is nothing to localize"):
+    with pytest.raises(HostError, match="one cell, so nothing can be localized"):
         RelativeLocalization(host("resnet50"))(images(size=(32, 32)))
 
 
@@ -628,7 +628,7 @@ def test_an_error_of_the_model_is_not_hidden():
     task = RelativeLocalization(host())
     with pytest.raises(AssertionError, match="Input"):
         task(images(size=(32, 32)))
-    assert task.grid_reader.heard is None
+    assert task.grid_recorder.heard is None
 
 
 def test_another_task_is_extended():

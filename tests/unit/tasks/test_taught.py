@@ -15,7 +15,7 @@ from saccade.plugins import PLUGINS
 from saccade.runs.weights import save_model
 from saccade.settings import AugmentConfig, ConfigError, LossConfig, ModelConfig
 from saccade.tasks import Classify
-from saccade.tasks.auxiliary.teacher import Taught
+from saccade.tasks.auxiliary.teacher import WithTeacher
 from saccade.tasks.opening import choose_task
 
 SETTINGS = {"smoothing": 0.3, "class_weights": [1.0, 2.0, 9.0]}  # of every field of loss, one that is not its default
@@ -39,7 +39,7 @@ def teacher(tmp_path_factory):
     return file
 
 
-TAUGHT = [name for name in PLUGINS if inspect.isclass(PLUGINS[name]) and issubclass(PLUGINS[name], Taught)]
+TAUGHT = [name for name in PLUGINS if inspect.isclass(PLUGINS[name]) and issubclass(PLUGINS[name], WithTeacher)]
 PLUGIN = ["distill:teacher={}", "distill:teacher={},hard=true,temperature=2.0", "token_label", "token_label:teacher={}"]
 
 

@@ -1,1 +1,1 @@
-"""The views that `explain` makes: every file here registers its own, and is found by being here."""
+"""The views of `explain`; every file in this folder registers its own."""

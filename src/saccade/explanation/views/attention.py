@@ -1,4 +1,4 @@
-"""Views of attention: how dense it is layer by layer, and what it looks at."""
+"""Views of attention: density by layer, and maps."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ..maps import AttentionMap, spread
 from ..request import Heads, ViewRequest, register_view
 from ..view import Figure, View
 
-KEPT = 0.6  # of the weight stays in a thresholded map
+KEPT = 0.6  # share of the weight in a thresholded map
 KINDS = {"tokens": "attention among all tokens", "windows": "attention in windows", "slots": "attention of slots"}
 DENSITY = (
     "How evenly attention is spread. The entropy of a row of attention is 0 where a token looks at one other, and log "
@@ -31,7 +31,7 @@ MAPS = (
 
 
 def density_view(captured: Captured, count: int) -> list[View]:
-    """Return for every image the entropy, the distance and the Jacobian's norm of every layer's attention."""
+    """Return a view for every image with entropy, distance and Jacobian norm of each layer's attention."""
     title = "How dense attention is"
     if not captured.attention:
         return [View("density", title, DENSITY, absent=_no_attention(captured)) for _ in range(count)]
@@ -49,7 +49,7 @@ def density_view(captured: Captured, count: int) -> list[View]:
 
 
 def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
-    """Return the numbers of one layer's attention for one image, as JSON can hold them."""
+    """Return the measurements of one layer's attention for one image, as JSON values."""
     mean, (low, high) = spread(layer.entropy[index])
     norm, (norm_low, _) = spread(layer.jacobian[index])
     scale = layer.scale
@@ -81,11 +81,11 @@ def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
 
 
 def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: Heads = "mean") -> list[View]:
-    """Return for every image the thresholded attention map of every layer whose tokens lie on a grid.
+    """Return a view for every image with thresholded attention maps of all layers with a token grid.
 
     Args:
         pixels: the images, each H, W, 3 uint8.
-        heads: "mean" averages over the heads of a layer; "all" draws each beside it, numbers from 0 those alone.
+        heads: "mean" averages over heads; "all" draws each head as well; numbers, counted from 0, select heads.
     """
     title = "What attention looks at"
     drawn = [layer for layer in captured.attention if layer.grid.key_grid is not None and layer.windows == 1]
@@ -112,25 +112,25 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
 
 
 def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, float]:
-    """Keep the strongest places that together hold a share of the weight, brought to 0..1.
+    """Keep the strongest cells that together have a share of the weight, scaled to 0..1.
 
     Args:
-        weights: h, w, none negative.
+        weights: h, w, not negative.
 
     Returns:
-        The map, 0 where a place is left out, and the share of places that were kept.
+        The map, 0 for dropped cells, and the share of kept cells.
     """
     flat = weights.reshape(-1).astype(np.float64)
     order = np.argsort(-flat, kind="stable")
     total = flat.sum()
     if not total > 0:
         return np.zeros(weights.shape), 0.0
-    # The fewest that reach the share; rounding must not ask for one more.
+    # The smallest number that reaches the share, with a tolerance for rounding.
     count = min(int(np.searchsorted(np.cumsum(flat[order]), share * total * (1 - 1e-9))) + 1, len(flat))
     kept = np.zeros_like(flat)
     chosen = order[:count]
     low, high = flat[chosen].min(), flat[chosen].max()
-    kept[chosen] = 1.0 if high <= low else 0.25 + 0.75 * (flat[chosen] - low) / (high - low)  # all of them are seen
+    kept[chosen] = 1.0 if high <= low else 0.25 + 0.75 * (flat[chosen] - low) / (high - low)  # kept cells stay visible
     return kept.reshape(weights.shape), count / len(flat)
 
 
@@ -170,7 +170,7 @@ def _map_figure(layer: AttentionMap, index: int, image: np.ndarray, heads: Heads
 
 
 def _map_tile(words: Tensor, layer: AttentionMap, image: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return a thresholded map over an image, and the share of places in it."""
+    """Return an image with a thresholded map, and the share of cells in it."""
     assert layer.grid.key_grid is not None
     heat, places = threshold(words.reshape(layer.grid.key_grid).numpy())
     bare = upsample(heat, *image.shape[:2], smooth=False)[..., None] > 0
@@ -178,7 +178,7 @@ def _map_tile(words: Tensor, layer: AttentionMap, image: np.ndarray) -> tuple[np
 
 
 def _chosen(heads: Heads, layer: AttentionMap) -> Sequence[int]:
-    """Return the numbers of the heads of a layer that are drawn one by one."""
+    """Return the heads of a layer that are drawn separately."""
     if isinstance(heads, str):
         if heads not in ("mean", "all"):
             raise ValueError(f"heads={heads!r} was given; it takes 'mean', 'all' or numbers of heads from 0")
@@ -249,7 +249,7 @@ def _others(captured: Captured) -> list[dict[str, Any]]:
 
 
 def _no_attention(captured: Captured) -> str:
-    """Say why there is no attention to show, and what was seen instead."""
+    """Explain why there is no attention to show."""
     text = "This model computes no attention among tokens."
     kinds = list(dict.fromkeys(other.what for other in captured.other))
     if kinds:

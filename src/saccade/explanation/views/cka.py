@@ -1,4 +1,4 @@
-"""How alike layers represent images: linear CKA, with the unbiased estimate of HSIC by minibatches or the biased."""
+"""Similarity of layers: linear CKA with the unbiased minibatch estimator of HSIC, or the biased one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ABOUT = (
     "other, and 0 where they have nothing in common; turning or scaling a layer's features does not change it. Blocks "
     "of dark cells are stages in which little changes."
 )
-FEWEST = 4  # images: the unbiased estimate divides by n - 3
+FEWEST = 4  # least images: the unbiased estimator divides by n - 3
 ADVISED = 32
 
 
@@ -32,14 +32,14 @@ ADVISED = 32
 class Similarity:
     """CKA between all pairs of layers."""
 
-    rows: tuple[str, ...]  # names of one model's layers, in order
-    columns: tuple[str, ...]  # names of the other's, or of the same one's
-    values: np.ndarray  # rows, columns; an unbiased estimate, which may pass 0 and 1 by its error, or the biased one
-    # standard errors of the values by the jackknife over batches; None where there is one batch
+    rows: tuple[str, ...]  # layers of the first model, in order
+    columns: tuple[str, ...]  # layers of the second model, or of the same
+    values: np.ndarray  # rows, columns; unbiased estimates may be outside of 0..1
+    # jackknife standard errors over batches; None for a single batch
     errors: np.ndarray | None
-    images: int  # how many were used
-    batches: int  # in how many batches
-    left_out: tuple[str, ...] = ()  # layers whose features do not belong to one image each
+    images: int  # number of images
+    batches: int  # number of batches
+    left_out: tuple[str, ...] = ()  # layers that do not keep images separate
 
 
 @torch.no_grad()
@@ -53,20 +53,20 @@ def cka(
     layers: Sequence[str] | None = None,
     estimator: Estimator = "unbiased",
 ) -> Similarity:
-    """Compute CKA between the layers of a model, or between those of two models.
+    """Compute CKA between layers of a model, or of two models.
 
-    A layer's features are all its numbers for an image, all tokens and channels, in one row; nothing is pooled.
+    The features of a layer are all its tokens and channels of an image, without pooling.
 
     Args:
         model: the first model.
-        images: at least 4, as it takes them, N, C, H, W.
-        other: the second model; the first itself if not given.
-        other_images: the same images as the second model takes them, if otherwise.
-        batch_size: images at a time, at least 4; a larger batch has a smaller error. 32 if not given, and all at once
-            for "biased", as its paper has it.
-        layers: names of the first model's layers, and of the second's; its blocks if not given.
-        estimator: of HSIC: "unbiased", or "biased", that of the NomMer paper (supplement E.2), which is too high for
-            few images and many features.
+        images: model inputs, N, C, H, W, at least 4.
+        other: the second model; default: the first.
+        other_images: the images as inputs of the second model, if different.
+        batch_size: batch size, at least 4; larger batches have a smaller error. Default: 32, or all images for
+            "biased", as in its paper.
+        layers: layer names of both models; default: their blocks.
+        estimator: HSIC estimator: "unbiased", or "biased" as in the NomMer paper (supplement E.2), which is too high
+            for few images and many features.
     """
     require_choice("estimator", estimator, ("unbiased", "biased"))
     if batch_size is None:
@@ -103,7 +103,7 @@ def cka(
 
 
 def hsic(one: Tensor, other: Tensor) -> Tensor:
-    """Return the unbiased estimate of HSIC of kernels ..., n, n, without their diagonals (Song et al. 2012, eq. 5)."""
+    """Return the unbiased HSIC of kernels ..., n, n, without their diagonals (Song et al. 2012, eq. 5)."""
     n = one.shape[-1]
     one, other = (x.masked_fill(torch.eye(n, dtype=torch.bool, device=x.device), 0) for x in (one, other))
     trace = (one * other).sum((-2, -1))
@@ -113,21 +113,21 @@ def hsic(one: Tensor, other: Tensor) -> Tensor:
 
 
 def biased_hsic(one: Tensor, other: Tensor) -> Tensor:
-    """Return the biased estimate of HSIC of kernels ..., n, n: the product of both, centred, over (n - 1)²."""
+    """Return the biased HSIC of kernels ..., n, n: the centred product over (n - 1)²."""
     n = one.shape[-1]
     centre = torch.eye(n, dtype=one.dtype, device=one.device) - 1 / n
     return ((centre @ one @ centre) * (centre @ other @ centre)).sum((-2, -1)) / (n - 1) ** 2
 
 
 def linear_kernel(features: Tensor) -> Tensor:
-    """Return the kernel n, n of features n, ..., in float64; centring changes nothing but keeps the digits."""
+    """Return the linear kernel n, n of features n, ..., in float64; features are centred for precision."""
     flat = upcast(features).flatten(1)
     flat = flat - flat.mean(0)
     return (flat @ flat.T).double().cpu()
 
 
 class _Features:
-    """Kernels of a model's layers, batch by batch."""
+    """Computes kernels of a model's layers, batch by batch."""
 
     def __init__(self, model: nn.Module, layers: Sequence[str] | None) -> None:
         known = dict(model.named_modules())
@@ -141,7 +141,7 @@ class _Features:
             )
 
     def grams(self, images: Tensor) -> Tensor:
-        """Return the kernels of all layers, L, n, n; a layer that does not keep images apart is dropped for good."""
+        """Return the kernels of all layers, L, n, n; layers that do not keep images separate are dropped."""
         with eval_mode(self.model), record(self.modules) as recorded:
             self.model(images)
         kept, kernels = [], []
@@ -164,7 +164,7 @@ def _ratio(cross: Tensor, one: Tensor, two: Tensor) -> Tensor:
 
 
 def _jackknife(cross: Tensor, one: Tensor, two: Tensor) -> np.ndarray | None:
-    """Return standard errors from leaving out one batch at a time."""
+    """Return jackknife standard errors over batches."""
     count = len(cross)
     if count < 2:
         return None
@@ -184,13 +184,13 @@ def cka_view(
     layers: Sequence[str] | None = None,
     estimator: Estimator = "unbiased",
 ) -> list[View]:
-    """Return the similarity of all pairs of layers, the same for every image.
+    """Return the view of the similarity of all pairs of layers.
 
     Args:
-        samples: images to compare layers by, as the model takes them, N, C, H, W.
-        count: how many images the page is about.
-        other: a second model, whose layers are compared with those of the first.
-        other_samples: the same images as the second model takes them, if otherwise.
+        samples: model inputs, N, C, H, W.
+        count: number of images on the page.
+        other: a second model to compare with.
+        other_samples: the images as inputs of the second model, if different.
     """
     if len(samples) < FEWEST:
         absent = (
@@ -245,7 +245,7 @@ def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: E
 
 
 def brief_names(names: Sequence[str]) -> list[str]:
-    """Leave out of layers' paths the words that all of them have: stages.0.blocks.1 becomes 0.1."""
+    """Shorten layers' paths by their common parts: stages.0.blocks.1 becomes 0.1."""
     parts = [name.split(".") for name in names]
     shared = set.intersection(*(set(path) for path in parts))
     brief = [".".join(word for word in path if word.isdigit() or word not in shared) for path in parts]

@@ -1,4 +1,4 @@
-"""Grad-CAM: the places of an image that speak for a class, for any network with a map of features."""
+"""Grad-CAM: the regions of an image that support a class, for any network with feature maps."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,25 +28,25 @@ ABOUT_NUMBER = (
     "Grad-CAM: the features at a late layer, weighted by how much the number would change with each of them. Light "
     "yellow places raise it, dark ones do not. Places that lower it are dark too."
 )
-NO_FEATURES = (nn.Dropout, nn.Softmax)  # modules that attention weights B, heads, N, N may pass
-TRIED = 8  # maps that are looked at, from the last one on
+NO_FEATURES = (nn.Dropout, nn.Softmax)  # modules whose output may be attention weights B, heads, N, N
+TRIED = 8  # maps to try, from the last one backwards
 
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """A map of features inside a model, while its graph is there."""
+    """A feature map inside a model, with its autograd graph."""
 
-    layer: str  # where it was read
-    tensor: Tensor  # what passed
-    prefix: int = 0  # tokens before the words
-    channels_last: bool = False  # of a map with four axes
+    layer: str  # name of its module
+    tensor: Tensor  # the output
+    prefix: int = 0  # number of prefix tokens
+    channels_last: bool = False  # for maps with four axes
 
     def as_map(self, values: Tensor, host: Host, size: tuple[int, int]) -> Tensor:
-        """Bring the features or their gradient to B, C, H, W; refuse a map that has not the image's proportions."""
+        """Reshape features or gradients to B, C, H, W; refuse maps without the image's aspect ratio."""
         if values.ndim == 4:
             rows, columns = values.shape[1:3] if self.channels_last else values.shape[2:]
             even = size[1] / size[0]
-            if abs(columns - even * rows) > 1 + even:  # strides round each side by less than one cell
+            if abs(columns - even * rows) > 1 + even:  # strides round each side by less than a cell
                 raise HostError(f"{self.layer} has {rows} x {columns} cells, which are no places of the image")
         layout: Any = "NLC" if values.ndim == 3 else "NHWC" if self.channels_last else "NCHW"
         fits = host.grid if host.grid and values.shape[1] - self.prefix == host.grid[0] * host.grid[1] else None
@@ -54,14 +54,14 @@ class FeatureMap:
 
 
 @dataclass(frozen=True)
-class Cams:
+class GradCam:
     """Grad-CAM of a batch."""
 
-    layer: str  # where the features were read
-    targets: np.ndarray  # B; the class of each image
-    heat: dict[str, np.ndarray]  # by part of the answer ("both", "class", "words"), each B, H, W, from 0 to 1
-    logits: dict[str, np.ndarray]  # by part of the answer, each B; what it gives the class
-    # by part, each B; the greatest value before it was made 1, 0 where nothing speaks for the class
+    layer: str  # layer of the features
+    targets: np.ndarray  # B; target class of each image
+    heat: dict[str, np.ndarray]  # by part of the logits ("both", "class", "words"), each B, H, W, from 0 to 1
+    logits: dict[str, np.ndarray]  # by part, each B; logit of the class
+    # by part, each B; largest value before scaling, 0 if nothing supports the class
     peak: dict[str, np.ndarray]
 
 
@@ -74,15 +74,15 @@ def gradcam_view(
     classes: Sequence[str] | None = None,
     numbers: bool = False,
 ) -> list[View]:
-    """Return for every image the places that speak for its class; for a second-order head also part by part.
+    """Return a Grad-CAM view for every image, for second-order heads also of each part.
 
     Args:
-        model: any that gives each image a score for every class or label, or tells numbers.
-        images: B, C, H, W as the model takes them.
+        model: any classifier or regressor.
+        images: model inputs, B, C, H, W.
         pixels: the images, each H, W, 3 uint8.
-        targets: the class to ask about, one or one for each image; the best-scored one if not given.
-        classes: names of the classes, or of the columns.
-        numbers: whether the answers are numbers: none of them is the best, so the first is asked about.
+        targets: target class, one or one for each image; default: the predicted one.
+        classes: names of the outputs.
+        numbers: whether outputs are numbers; the default target is then the first.
     """
     targets = 0 if numbers and targets is None else targets
     try:
@@ -92,11 +92,11 @@ def gradcam_view(
     return [_view(cams, index, image, classes, numbers=numbers) for index, image in enumerate(pixels)]
 
 
-def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence[int] | None = None) -> Cams:
-    """Run a model on images and compute Grad-CAM at the last map through which the answer depends on the places.
+def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence[int] | None = None) -> GradCam:
+    """Compute Grad-CAM at the last feature map with a gradient.
 
-    What only the class token is read of has no gradient at the words of its last block: there, the input of that
-    block's attention is used. Raises HostError with the reason where there is no such map.
+    If only the class token is used, the last block's patch tokens have no gradient; the input of that block's
+    attention is then used. Raises HostError with the reason if there is no such map.
     """
     host = find_host(model)
     if host.text:
@@ -104,7 +104,7 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
     size = (images.shape[2], images.shape[3])
     with torch.inference_mode(False), torch.enable_grad(), eval_mode(model):
         with record_maps(host, len(images)) as maps, record_head(model) as call:
-            # The gradient flows from the images on, whichever parameters are frozen.
+            # The images require gradients, so that frozen parameters do not matter.
             answer = model(images.detach().clone().requires_grad_())
         logits = _logits(host, answer)
         chosen = choose_targets(logits, targets)
@@ -118,7 +118,7 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
         peak[name] = cam.max((1, 2))
         heat[name] = np.stack([scale_heat(one) for one in cam])
     scores = {name: parts[name].detach().float().cpu().numpy() for name in gradients}
-    return Cams(features_at.layer, chosen.cpu().numpy(), heat, scores, peak)
+    return GradCam(features_at.layer, chosen.cpu().numpy(), heat, scores, peak)
 
 
 def _logits(host: Host, answer: Any) -> Tensor:
@@ -134,7 +134,7 @@ def _logits(host: Host, answer: Any) -> Tensor:
 def _choose(
     host: Host, maps: Sequence[FeatureMap], parts: dict[str, Tensor], size: tuple[int, int]
 ) -> tuple[FeatureMap, dict[str, Tensor]]:
-    """Return the first map where every part of the answer has a gradient, else where the whole answer has one."""
+    """Return the first map with gradients of all parts of the logits, else with one of the whole."""
     maps = [one for one in maps if one.tensor.requires_grad][:TRIED]
     if not maps:
         raise HostError(f"{host.name} has no map of features: nothing in it keeps the places of the image apart")
@@ -159,10 +159,10 @@ def _choose(
             f"the answer of {host.name} has no gradient at any of its last {len(maps)} maps of features "
             f"({', '.join(one.layer for one in maps)})"
         )
-    return max(options, key=lambda option: len(option[1]))  # the first of those with most parts
+    return max(options, key=lambda option: len(option[1]))  # the first with most parts
 
 
-def _view(cams: Cams, index: int, image: np.ndarray, classes: Sequence[str] | None, *, numbers: bool) -> View:
+def _view(cams: GradCam, index: int, image: np.ndarray, classes: Sequence[str] | None, *, numbers: bool) -> View:
     target = int(cams.targets[index])
     name = name_class(target, classes)
     image = enlarge(image)
@@ -184,7 +184,7 @@ def _view(cams: Cams, index: int, image: np.ndarray, classes: Sequence[str] | No
 
 
 def _which(target: int, classes: Sequence[str] | None) -> str:
-    """Return which of a model's numbers was asked about."""
+    """Describe the target output."""
     if classes is None or len(classes) == 1:
         return "the number that the model tells"
     return f"number {target + 1} of the {len(classes)} that the model tells"
@@ -192,14 +192,14 @@ def _which(target: int, classes: Sequence[str] | None) -> str:
 
 @contextmanager
 def record_maps(host: Host, batch: int) -> Iterator[list[FeatureMap]]:
-    """Listen to a model; the list fills, when the call is over, with the maps of features, best candidate first.
+    """Record a model's feature maps; the list is filled after the call, best candidate first.
 
     With transformer blocks these are the last block's output, the input of its attention, and the output of the block
-    before; then every module's output B, C, H, W with more than one place, the last first, but for those inside of
-    attention, whose axes are heads and tokens, and those before the first block, which are no late features.
+    before; then every output B, C, H, W with more than one position, last first, except those inside of attention,
+    whose axes are heads and tokens, and those before the first block.
     """
-    outputs: dict[str, Tensor] = {}  # by path, in the order they were made
-    inputs: dict[str, Tensor] = {}  # of the last block's attention
+    outputs: dict[str, Tensor] = {}  # by path, in order of computation
+    inputs: dict[str, Tensor] = {}  # inputs of the last block's attention
     maps: list[FeatureMap] = []
     names = {module: path for path, module in host.model.named_modules()}
 
@@ -245,7 +245,7 @@ def _from_blocks(host: Host, outputs: dict[str, Tensor], inputs: dict[str, Tenso
 
 def _from_maps(host: Host, outputs: dict[str, Tensor]) -> list[FeatureMap]:
     channels_last = host.layout == "NHWC"
-    # Covariances, B, heads, d, d, have no places, and queries, B, heads, N, d, none on two axes.
+    # Covariances, B, heads, d, d, and queries, B, heads, N, d, are not spatial maps.
     inner = tuple(
         f"{path}."
         for path, module in host.model.named_modules()
@@ -275,7 +275,7 @@ def _gradcam(request: ViewRequest) -> list[View]:
     model = Pooled(request.model) if is_dense(request.captured.output) else request.model
     answer = next((answer for answer in request.answers if answer is not None), None)
     given: Any = {"classes": request.classes, "numbers": answer is not None and not shares_of(answer)}
-    # One image at a time: a backward pass keeps all that passed through the network.
+    # One image at a time: a backward pass stores all activations.
     return [
         gradcam_view(model, request.images[i : i + 1], [pixels], **given)[0] for i, pixels in enumerate(request.pixels)
     ]

@@ -1,4 +1,4 @@
-"""Which context every place of an image nominates in the layers of a NomMer."""
+"""View of a NomMer's nominations: the context that each position selects, layer by layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ...layers.nominate import CANDIDATES, Nominator, Synergy
 from ...layers.numerics import upcast
 from ...report import Html, grid, line_chart
 from ..draw import enlarge, montage, overlay, share_colours, to_grey, upsample
-from ..recording import Recorded, heard
+from ..recording import Recorded, record_taps
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
@@ -28,23 +28,23 @@ WORDS = {"cnn": "convolution", "window": "window", "global": "compressed global"
 
 @dataclass(frozen=True)
 class Nomination:
-    """What one layer nominates."""
+    """Nominations of one layer."""
 
     layer: str  # path of the nominator
-    names: tuple[str, ...]  # the candidates, in the order of the shares
-    hard: np.ndarray  # B, H, W, count; a single 1 at every place
-    soft: np.ndarray  # B, H, W, count; sums to 1 at every place
-    used: str  # "hard" or "soft", as the network itself nominates
+    names: tuple[str, ...]  # names of the candidates
+    hard: np.ndarray  # B, H, W, count; one-hot
+    soft: np.ndarray  # B, H, W, count; probabilities
+    used: str  # "hard" or "soft", as used by the network
 
 
 def nomination_view(
     model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, recorded: Recorded | None = None
 ) -> list[View]:
-    """Return for every image its nomination maps and the shares of each kind of context per layer.
+    """Return a view for every image with nomination maps and the share of each context by layer.
 
     Args:
-        model: any; only one with nominators has something to show.
-        recorded: what passed the `nomination_taps` for these images; the model is run if not given.
+        model: any model; only those with nominators have something to show.
+        recorded: outputs of the `nomination_taps` for these images; default: the model is run.
     """
     layers = read_nominations(model, images, recorded=recorded)
     if not layers:
@@ -57,17 +57,17 @@ def nomination_view(
 
 
 def nomination_taps(model: nn.Module) -> list[nn.Module]:
-    """Return where to listen for what a model's layers nominate."""
+    """Return the taps of a model's nominations."""
     return [module.scores for module in model.modules() if isinstance(module, Nominator)]
 
 
 @torch.no_grad()
 def read_nominations(model: nn.Module, images: Tensor, *, recorded: Recorded | None = None) -> list[Nomination]:
-    """Return what a model's layers nominate for images, in their order; empty if none does."""
+    """Return the nominations of a model's layers for images, in order; empty if there are none."""
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, Nominator)]
     if not found:
         return []
-    recorded = heard(model, images, nomination_taps(model)) if recorded is None else recorded
+    recorded = record_taps(model, images, nomination_taps(model)) if recorded is None else recorded
     return [_read(model, path, module, recorded[module.scores]) for path, module in found if module.scores in recorded]
 
 
@@ -131,7 +131,7 @@ def _figure(layer: Nomination, index: int, depth: int, image: np.ndarray) -> Fig
 
 
 def _draw(image: np.ndarray, shares: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Colour each place by its shares; candidates of unknown kind take the colours in order."""
+    """Colour each position by its probabilities; unknown candidates take the colours in order."""
     mixed = np.zeros((*shares.shape[:2], 3))
     for number, name in enumerate(names):
         mixed[..., COLOURS.get(name, number % 3)] += shares[..., number]

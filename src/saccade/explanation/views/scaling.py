@@ -1,4 +1,4 @@
-"""The view of how much of the mean token each layer takes, in models with CB_S."""
+"""View of the scaling weights of CB_S, by layer."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ...report.plain import to_json
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
-QUANTILES = (0.1, 0.9)  # of the scaling weights, as in the paper's figure 8
+QUANTILES = (0.1, 0.9)  # quantiles of the scaling weights, as in the paper's figure 8
 SCALING = (
     "Context Broadcasting with learned scales (CB_S) adds the mean token times one weight a channel. A larger mean "
     "says that a layer wants more of it; a ratio of the 10 % to the 90 % quantile of the weights' sizes near 1 says "
@@ -22,17 +22,17 @@ SCALING = (
 
 
 class Scaling(NamedTuple):
-    """What the scaling weights of one CB_S look like."""
+    """Statistics of the scaling weights of one CB_S."""
 
-    name: str  # of the module
-    mean: float  # of the weights
-    low: float  # the 10 % quantile of their sizes
-    high: float  # the 90 % quantile of their sizes
-    ratio: float  # low over high, 1 where all channels get equally much of the mean; NaN where all weights are zero
+    name: str  # name of the module
+    mean: float  # mean of the weights
+    low: float  # 10% quantile of their magnitudes
+    high: float  # 90% quantile of their magnitudes
+    ratio: float  # low / high, 1 if all channels get the same share of the mean; NaN if all weights are zero
 
 
 def scaling_view(model: nn.Module, count: int) -> list[View]:
-    """Return the scaling weights of CB_S by depth, the same for every image; only a model with CB_S has some."""
+    """Return the view of CB_S' scaling weights by depth, the same for every image."""
     title = "How much of the mean each layer takes"
     found = scaling_weights(model)
     if not found:
@@ -59,7 +59,7 @@ def _scaling_charts(found: Sequence[Scaling]) -> Html:
 
 
 def scaling_weights(model: nn.Module) -> list[Scaling]:
-    """Return mean and quantile ratio of the weights of every CB_S in a model, in order of depth."""
+    """Return statistics of the weights of every CB_S in a model, in order of depth."""
     found = []
     for name, module in model.named_modules():
         if isinstance(module, Broadcast) and module.scale is not None:

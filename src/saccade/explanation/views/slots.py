@@ -1,4 +1,4 @@
-"""Which places of an image the semantic slots of a GLNet stand for, block by block and as training went on."""
+"""Views of a GLNet's semantic slots: assignment maps by block, and during training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ...layers.slots import SlotMixer
 from ..checkpoints import open_checkpoints
 from ..draw import SMALLEST, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
 from ..medoids import assign, choose_medoids
-from ..recording import Recorded, heard
+from ..recording import Recorded, record_taps
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
@@ -29,26 +29,28 @@ ABSENT = (
     "This model has no semantic slots: no block gathers the image into slots. GLNet models have them, such as "
     "glnet_nano or glnet_stl."
 )
-SHOWN = 4  # representative slots
+SHOWN = 4  # representative slots shown
 
 
 @dataclass(frozen=True)
 class Slots:
-    """What the slots of one block stand for."""
+    """Slot assignments of one block."""
 
     layer: str  # path of the block's slot mixer
-    weights: np.ndarray  # B, M, H, W; how much each place counts in each slot, a sum of 1 over places (GLMix eq. 3).
-    labels: np.ndarray  # B, H, W; the slot each place is closest to
+    weights: (
+        np.ndarray
+    )  # B, M, H, W; weight of each position in each slot, which sums to 1 over positions (GLMix eq. 3)
+    labels: np.ndarray  # B, H, W; nearest slot of each position
 
 
 def slots_view(
     model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, recorded: Recorded | None = None
 ) -> list[View]:
-    """Return for every image the assignment maps of each block's slots.
+    """Return a view for every image with the assignment maps of each block's slots.
 
     Args:
-        model: any; only one with slots has something to show.
-        recorded: what passed the `slot_taps` for these images; the model is run if not given.
+        model: any model; only those with slots have something to show.
+        recorded: outputs of the `slot_taps` for these images; default: the model is run.
     """
     blocks = read_slots(model, images, recorded=recorded)
     if not blocks:
@@ -69,13 +71,13 @@ def slots_over_checkpoints(
     layer: str | int | None = None,
     note: str = "",
 ) -> list[View]:
-    """Return for every image the maps of the same slots of one block, as training went on.
+    """Return a view for every image with the maps of the same slots of one block during training.
 
     Args:
-        models: a name such as "step 100" and the model with the weights it had then, oldest first.
-        layer: number of the block with slots, from 1, or the path of it or of its slot mixer; the middle one of the
-            network if not given, GLNet-STL's fifth.
-        note: what to say of the checkpoints, such as that a run kept no more.
+        models: names such as "step 100" and models with the weights of that step, oldest first.
+        layer: number of the block with slots, counted from 1, or the path of it or of its slot mixer; default: the
+            middle one, GLNet-STL's fifth.
+        note: remark on the checkpoints.
     """
     about = (
         f"{ABOUT} Each row is one stage of the training, the latest at the bottom; the four slots are chosen at the "
@@ -93,7 +95,7 @@ def slots_over_checkpoints(
 
 
 def slot_taps(model: nn.Module) -> list[nn.Module]:
-    """Return where to listen for what a model's slots stand for."""
+    """Return the taps of a model's slots."""
     return [tap for mixer in model.modules() if isinstance(mixer, SlotMixer) for tap in (mixer.slots, mixer.features)]
 
 
@@ -106,12 +108,12 @@ def read_slots(
     middle: bool = False,
     recorded: Recorded | None = None,
 ) -> list[Slots]:
-    """Return what a model's slots stand for in images, block by block; empty if it has none.
+    """Return the slot assignments of a model for images, by block; empty if it has no slots.
 
     Args:
-        layer: only the block with this number, from 1, or with this path.
+        layer: only the block with this number, counted from 1, or path.
         middle: only the middle block.
-        recorded: what passed the `slot_taps` for these images; the model is run if not given.
+        recorded: outputs of the `slot_taps` for these images; default: the model is run.
     """
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, SlotMixer)]
     if layer is not None and found:
@@ -120,12 +122,12 @@ def read_slots(
         found = [found[(len(found) - 1) // 2]]
     if not found:
         return []
-    recorded = heard(model, images, slot_taps(model)) if recorded is None else recorded
+    recorded = record_taps(model, images, slot_taps(model)) if recorded is None else recorded
     return [_read(path, mixer, recorded[mixer.slots], recorded[mixer.features]) for path, mixer in found]
 
 
 def _number(names: Sequence[str], layer: str | int) -> int:
-    """Return the place of a slot mixer among those of a model."""
+    """Return the index of a slot mixer among those of a model."""
     if isinstance(layer, int):
         if 1 <= layer <= len(names):
             return layer - 1
@@ -145,21 +147,20 @@ def _read(path: str, mixer: SlotMixer, slots: Tensor, features: Tensor) -> Slots
     if mixer.scale is None:
         labels = kmeans(slots, flat, mixer.kmeans_iterations)[1]
     else:
-        # What a place gets back is weighted by a softmax of the same similarities over the slots (GLMix eq. 4).
+        # Dispatching weights are a softmax of the same similarities over slots (GLMix eq. 4).
         labels = correspondence(slots, flat, mixer.scale).argmax(dim=1)
     return Slots(path, weights.unflatten(2, grid).cpu().numpy(), labels.unflatten(1, grid).cpu().numpy())
 
 
 def pick_slots(weights: np.ndarray, count: int = SHOWN) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the slots whose maps stand best for all maps, by k-medoids.
+    """Choose representative slots by k-medoids.
 
     Args:
-        weights: M, H, W; the distance of two maps is half the sum of their differences: 0 where they are the same, 1
-            where they share no place.
-        count: how many; fewer if there are fewer slots.
+        weights: M, H, W; the distance of two maps is their total variation distance: 0 for equal, 1 for disjoint maps.
+        count: number of slots; fewer if there are fewer.
 
     Returns:
-        Their numbers, in order, and for each of the M slots the place of its representative among them.
+        Their numbers, in order, and for each of the M slots the index of its representative.
     """
     maps = weights.reshape(len(weights), -1).astype(np.float64)
     distances = np.stack([np.abs(maps - one).sum(axis=1) for one in maps]) / 2
@@ -204,7 +205,7 @@ def _over_time(rows: Sequence[tuple[str, Slots]], index: int, image: np.ndarray)
 
 
 def draw_all(weights: np.ndarray, *, size: int = SMALLEST) -> np.ndarray:
-    """Draw the maps of all slots, M, H, W, side by side in near a square of `size` pixels."""
+    """Draw the maps of all slots, M, H, W, as tiles in about a square of `size` pixels."""
     columns = int(np.ceil(np.sqrt(len(weights))))
     height = max(size // columns - 1, 1)
     width = max(round(height * weights.shape[2] / weights.shape[1]), 1)
@@ -217,7 +218,7 @@ def draw_all(weights: np.ndarray, *, size: int = SMALLEST) -> np.ndarray:
 
 
 def _tiles(block: Slots, index: int, image: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-    """Return an image under the colours of all slots, the maps of all of them, and those of some over the image."""
+    """Return the image coloured by slot, the maps of all slots, and overlays of the chosen ones."""
     weights = block.weights[index]
     some = [heat_overlay(image, _stretch(weights[slot])) for slot in chosen]
     return [label_overlay(image, block.labels[index], len(weights)), draw_all(weights), *some]
@@ -236,7 +237,7 @@ def _describe(block: Slots, index: int, chosen: np.ndarray, sizes: np.ndarray) -
 
 
 def _spread(weights: np.ndarray) -> float:
-    """Return the share of places that weights draw on: exp of their entropy over the number of places."""
+    """Return the effective share of positions: exp(entropy) / number of positions."""
     shares = weights.astype(np.float64).ravel()
     shares = shares[shares > 0] / shares.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()) / weights.size)
@@ -263,7 +264,7 @@ def _slots_training(request: ViewRequest) -> list[View]:
 
 
 def _stages(request: ViewRequest) -> tuple[list[tuple[str, nn.Module]], str]:
-    """Return a run's models as training went on, and a sentence on them; the model alone where there are none."""
+    """Return a run's models during training and a sentence on them; only the model itself for other targets."""
     loaded = request.loaded
     assert loaded is not None
     alone = [("final weights", loaded.model)]

@@ -1,4 +1,4 @@
-"""How much each word of a text speaks for the answer, as a coloured sentence."""
+"""View of word influence: the contribution of each word to the prediction, as coloured text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,19 +34,19 @@ METHODS = {
         "sum to what the score gains on that way."
     ),
 }
-STEPS = 32  # on the way of integrated gradients
+STEPS = 32  # steps of integrated gradients
 FOR, AGAINST, PLAIN, INK = (86, 163, 245), (245, 150, 60), (238, 238, 238), "#111111"
-STARTS = ("Ġ", "▁")  # how vocabularies mark the piece that begins a word
+STARTS = ("Ġ", "▁")  # markers of word beginnings in vocabularies
 
 
 @dataclass(frozen=True)
 class Influence:
     """The influence of the tokens of one text."""
 
-    target: int  # the class
-    scores: dict[str, np.ndarray]  # by part of the answer ("both", "class", "words"), each N; zero for padding
-    logits: dict[str, float]  # by part of the answer, what it gives the class
-    counts: np.ndarray  # N; false for padding
+    target: int  # target class
+    scores: dict[str, np.ndarray]  # by part of the logits ("both", "class", "words"), each N; zero for padding
+    logits: dict[str, float]  # by part, logit of the class
+    counts: np.ndarray  # N; False for padding
 
 
 def words_view(
@@ -59,16 +59,16 @@ def words_view(
     classes: Sequence[str] | None = None,
     method: Method = "gradient",
 ) -> View:
-    """Return a text coloured by the influence of its words; for a second-order head also part by part.
+    """Return the view of a text coloured by word influence, for second-order heads also of each part.
 
     Args:
-        model: any classifier of texts with an embedding of tokens.
-        inputs: token numbers, 1, N; or what the model takes by name, `input_ids` and perhaps `attention_mask` (each
-            1, N); or a text, if there is a tokenizer.
-        words: one text for each token, shown as they are.
-        tokenizer: of Hugging Face; instead of `words`, and joins the pieces of a word.
-        target: the class to ask about; the best-scored one if not given.
-        classes: names of the classes.
+        model: any text classifier with a token embedding.
+        inputs: token ids, 1, N; or named inputs, `input_ids` and optionally `attention_mask` (each 1, N); or a string,
+            if there is a tokenizer.
+        words: the text of each token, shown as given.
+        tokenizer: Hugging Face tokenizer, instead of `words`; subwords are joined.
+        target: target class; default: the predicted one.
+        classes: class names.
         method: "gradient" times input, or "integrated" gradients.
     """
     if method not in METHODS:
@@ -98,8 +98,8 @@ def compute_influence(
     """Return the influence of the tokens of one text, summed over channels.
 
     Args:
-        inputs: as in `words_view`, but no text.
-        steps: of integrated gradients, at the middle of equal parts of the way.
+        inputs: as in `words_view`, except strings.
+        steps: steps of integrated gradients (midpoint rule).
     """
     ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
     if ids.ndim != 2 or len(ids) != 1:
@@ -119,7 +119,7 @@ def compute_influence(
 
 
 class _Differentiated(NamedTuple):
-    """One pass: the class, what each part gives it, their gradients by the embeddings, and these, 1, N, C."""
+    """Result of one pass: target, logits by part, gradients with respect to the embeddings, and these, 1, N, C."""
 
     target: int
     logits: dict[str, float]
@@ -130,7 +130,7 @@ class _Differentiated(NamedTuple):
 def _differentiate(
     model: nn.Module, inputs: Tensor | Mapping[str, Tensor], ids: Tensor, target: int | None, *, share: float
 ) -> _Differentiated:
-    """Run a model on a text whose embeddings are brought to a share of themselves."""
+    """Run a model on embeddings scaled by `share`, and differentiate."""
     leaves: list[Tensor] = []
     plain: list[Tensor] = []
 
@@ -157,12 +157,11 @@ def _differentiate(
 
 
 def join_pieces(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
-    """Group the places of a text's tokens by words.
+    """Group a text's tokens by words.
 
     Args:
-        tokens: as the vocabulary writes them: pieces that go on with a word begin with "##", or those that begin one
-            with "Ġ" or "▁".
-        special: true for tokens that are no part of the text; each stands alone.
+        tokens: tokens as in the vocabulary: continuations begin with "##", or word beginnings with "Ġ" or "▁".
+        special: True for special tokens, which are not joined.
     """
     marked = any(token.startswith(STARTS) for token in tokens)
     groups: list[list[int]] = []
@@ -178,7 +177,7 @@ def join_pieces(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int
 def _groups(
     ids: Sequence[int], counts: np.ndarray, words: Sequence[str] | None, tokenizer: Any
 ) -> list[tuple[str, list[int]]]:
-    """Return the words of a text, without padding, and the places of their tokens."""
+    """Return the words of a text, without padding, and the indices of their tokens."""
     places = [place for place in range(len(ids)) if counts[place]]
     if words is not None:
         if len(words) != len(ids):
@@ -205,7 +204,7 @@ def _figure(part: str, found: Influence, groups: Sequence[tuple[str, list[int]]]
 
 
 def colour_sentence(words: Sequence[str], scores: Sequence[float]) -> Html:
-    """Return a paragraph of words on colours; text and background are both set, so that it reads in light and dark."""
+    """Return a paragraph of coloured words; text and background colours are set for light and dark mode."""
     top = max((abs(score) for score in scores), default=0.0)
     children: list[str] = []
     for word, score in zip(words, scores, strict=True):
@@ -217,7 +216,7 @@ def colour_sentence(words: Sequence[str], scores: Sequence[float]) -> Html:
 
 
 def word_colour(score: float, strength: float) -> str:
-    """Return the background of a word: plain grey at strength 0, to the full colour of its sign at 1."""
+    """Return a word's background colour: grey at strength 0, the colour of its sign at 1."""
     full = FOR if score >= 0 else AGAINST
     mixed = (round(a + (b - a) * strength) for a, b in zip(PLAIN, full, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -1,4 +1,4 @@
-"""What is trained beside a task, or in its place by a teacher: DRLoc, distillation, token labels."""
+"""Auxiliary losses and teachers: DRLoc, distillation, token labelling."""
 
 from .distill import Distillation
 from .drloc import RelativeLocalization

@@ -1,4 +1,4 @@
-"""A task around another one: it adds to the loss, and leaves data, answers and numbers to the one inside."""
+"""Wrapper around a task that only changes its loss."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..task import Task
 
 
 def _inside(name: str) -> Any:
-    """Return a method that hands a call to the task inside."""
+    """Return a method that delegates to the wrapped task."""
 
     def call(self: "Around", *given: Any, **named: Any) -> Any:
         return getattr(self.base, name)(*given, **named)
@@ -18,7 +18,7 @@ def _inside(name: str) -> Any:
 
 
 class Around(Task):
-    """Hands everything but the loss to the task inside."""
+    """Delegates everything except the loss to the wrapped task."""
 
     def __init__(self, base: Task) -> None:
         super().__init__()
@@ -28,15 +28,15 @@ class Around(Task):
 
     @property
     def model(self) -> nn.Module:  # type: ignore[override]
-        """What is trained."""
+        """The trained model."""
         return self.base.model
 
     @property
     def spec(self) -> InputSpec | None:  # type: ignore[override]
-        """What goes in and comes out."""
+        """The model's inputs and outputs."""
         return self.base.spec
 
-    # What is drawn, read, weighed and answered is so by the task inside.
+    # The other methods are delegated.
     draw, read_along, set_epoch = (_inside(name) for name in ("draw", "read_along", "set_epoch"))
     follow, weight_of, reweigh = (_inside(name) for name in ("follow", "weight_of", "reweigh"))
     answer, read, learns_from = (_inside(name) for name in ("answer", "read", "learns_from"))

@@ -1,4 +1,4 @@
-"""Distillation: a model learns from a teacher's logits besides the labels."""
+"""Knowledge distillation from a teacher's logits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,28 +11,28 @@ from ...data.feed import Batch
 from ...layers.numerics import upcast
 from ...plugins.registry import register_plugin
 from ..classification.task import Classify, read_logits
-from .teacher import Norm, Taught, Teacher, count_classes, require_other
+from .teacher import Norm, Teacher, WithTeacher, count_classes, require_other
 
 
 @register_plugin("distill")
-class Distillation(Taught):
-    """A classifier under cross-entropy to labels and to a teacher, `(1 - weight)` of the one, `weight` of the other.
+class Distillation(WithTeacher):
+    """A classifier with the loss `(1 - weight) * cross-entropy + weight * distillation`.
 
-    A host with a head for distillation (DeiT's distilled models and others of timm with `set_distilled_training`)
-    learns the labels with its class head and the teacher with the other. The teacher is frozen and in evaluation mode;
-    it moves with the task, and is neither among its parameters nor in its state dict.
+    Models with a distillation head (DeiT's distilled models and others of timm with `set_distilled_training`) learn
+    labels with the class head and the teacher with the other. The teacher is frozen and in evaluation mode; it moves to
+    the task's device, but is not part of its parameters and state dict.
 
     Args:
-        model: maps images to logits, to an object that holds `logits`, or to class and distillation logits.
+        model: maps images to logits, to an object with `logits`, or to class and distillation logits.
         teacher: maps images to logits of the same classes.
-        temperature: both sides' logits are divided by it, and the loss multiplied by its square.
-        weight: share of the teacher in the loss.
-        hard: learn the teacher's best class instead of its distribution.
-        images_norm: mean and standard deviation of the images' normalisation, to turn it into the teacher's.
-        teacher_norm: the teacher's; by default as its `pretrained_cfg` tells.
-        size: height and width of the teacher's images; None leaves them.
-        classes: the teacher's class for each of the model's, if they are not the same.
-        settings: of `Classify`, for the labels: label_smoothing, class_weights.
+        temperature: divisor of both models' logits; the loss is multiplied by its square.
+        weight: weight of the teacher in the loss.
+        hard: use the teacher's predicted class instead of its distribution.
+        images_norm: mean and standard deviation of the images' normalisation, which is converted to the teacher's.
+        teacher_norm: the teacher's normalisation; default: from its `pretrained_cfg`.
+        size: height and width of the teacher's images; None: unchanged.
+        classes: the teacher's class for each of the model's, if they differ.
+        settings: options of `Classify` for the labels: label_smoothing, class_weights.
     """
 
     option_sources = (Classify,)
@@ -75,23 +75,22 @@ class Distillation(Taught):
         distill: bool | None = None,
         **draws: Any,
     ) -> dict[str, Tensor]:
-        """Run the model; in training, run the teacher too and compare.
+        """Compute the loss; in training with the teacher.
 
         Args:
-            batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes; without
-                targets the model learns from the teacher alone.
-            distill: whether to ask the teacher, if not just in training.
+            batch: `image`, B, C, H, W, and `target`, class indices, B, or soft labels, B, num_classes; without targets
+                only the teacher is used.
+            distill: whether to run the teacher; default: in training.
 
         Returns:
-            "output", the logits (of two heads, their mean), and what there is of "loss", "classification" and
-            "distillation".
+            "output", the logits (the mean of two heads), and, if any, "loss", "classification" and "distillation".
         """
         self.refuse_draws(draws)
         images, targets = batch["image"], batch.get("target")
-        answer, pair = self.hear(batch)
+        answer, pair = self.run_model(batch)
         output, for_labels, for_teacher = _heads(answer)
         asked = self.training if distill is None else distill
-        # Where the teacher is not asked, what will be used is compared: both heads together.
+        # Without the teacher, the mean of both heads is compared, as in inference.
         result = self.score(for_labels if asked else output, targets, pair=pair) | {"output": output}
         if asked:
             learned = self.compare(for_teacher, self.teacher.ask(images))
@@ -103,7 +102,7 @@ class Distillation(Taught):
         return result
 
     def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
-        """Return a part's result, of which the labels' share of the loss counts by its classes."""
+        """Rescale the label term of a chunk's loss by its class weights."""
         if mean is None or "for_labels" not in result:
             return super().reweigh(result, batch, mean)
         labels = {**result, "output": result["for_labels"], "loss": torch.zeros_like(result["loss"])}
@@ -111,7 +110,7 @@ class Distillation(Taught):
         return result | {"loss": result["loss"] + (1 - self.weight) * more}
 
     def compare(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return the loss of logits, B, K, to the teacher's."""
+        """Return the distillation loss of logits, B, K."""
         self.teacher.check_classes(taught.shape[1], logits.shape[1])
         if self.hard:
             return F.cross_entropy(upcast(logits), taught.argmax(1))
@@ -119,14 +118,14 @@ class Distillation(Taught):
 
 
 def soft_loss(logits: Tensor, taught: Tensor, *, temperature: float) -> Tensor:
-    """Return the mean divergence from the teacher's distribution over images, times the squared temperature."""
+    """Return the mean KL divergence from the teacher's distribution, times the squared temperature."""
     own = F.log_softmax(upcast(logits) / temperature, dim=-1)
     other = F.log_softmax(upcast(taught).to(own.dtype) / temperature, dim=-1)
     return F.kl_div(own, other, reduction="batchmean", log_target=True) * temperature**2
 
 
 def _heads(answer: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a model's logits, those for the labels and those for the teacher."""
+    """Return a model's logits for labels and for the teacher."""
     if isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(part, Tensor) for part in answer):
         return (answer[0] + answer[1]) / 2, answer[0], answer[1]
     logits = read_logits(answer)

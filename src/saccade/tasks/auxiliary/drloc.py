@@ -1,4 +1,4 @@
-"""Dense relative localization (DRLoc): besides its own task, a model tells how far apart two cells of its grid lie."""
+"""Dense relative localization (DRLoc): an auxiliary loss that predicts the offset between pairs of grid cells."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,49 +29,50 @@ from ...settings.values import require_choice
 from ..classification.task import Classify
 from ..task import Task
 from .around import Around
-from .grids import Found, GridReader, Grids, Source, image_size, move_like
+from .grids import GridRecorder, Grids, GridSource, RecordedGrid, image_size, move_like
 
-RISE = 20  # epochs, as published
+RISE = 20  # epochs of the ramp, as in the published code
 Features = Callable[[nn.Module, Tensor], tuple[Any, Tensor]]
 
 
 @register_plugin("drloc")
 class RelativeLocalization(Around):
-    """Adds the localization loss to a classifier's, or to another task's.
+    """Adds the localization loss to a classifier or another task.
 
-    The variants: `loss="l1"` (the paper's choice), with `signed=True`, `loss="cross_entropy"`, `loss="gaussian"`, and
-    any of them on every block with `grids="blocks"`. What depends on the host (weight, pooling, norm) is by default as
-    published for it. The localization MLPs belong to the task: they are saved with it, never with `task.model`.
+    Variants: `loss="l1"` (the paper's choice), `signed=True`, `loss="cross_entropy"`, `loss="gaussian"`, and any of
+        them
+    on every block with `grids="blocks"`. Defaults of weight, pooling and norm are those published for the backbone. The
+    localization MLPs are part of the task, not of `task.model`.
 
     Args:
         model: any model with a grid of features, or a task around one.
-        pairs: pairs of cells drawn per image and grid.
-        weight: of the localization loss: 0.5, but 0.1 for T2T-ViT and CvT and 0.01 for ViT.
-        schedule: "triangle" (published) grows from 0 over `ramp_epochs` and falls to 0 at the end, as `set_epoch` is
-            told; "constant" does not. The weight is full until `set_epoch` is called.
-        ramp_epochs: length of the rise; by default 20 (published), but a fifth of a run at most.
+        pairs: number of pairs of cells per image and grid.
+        weight: weight of the localization loss; default: 0.5, but 0.1 for T2T-ViT and CvT and 0.01 for ViT.
+        schedule: "triangle" (published) increases from 0 over `ramp_epochs` and decreases to 0 at the end, according to
+            `set_epoch`; or "constant". The full weight is used until `set_epoch` is called.
+        ramp_epochs: length of the increase; default: 20 (published), but at most a fifth of the run.
         loss: "l1", "cross_entropy", "gaussian" (regression with a Gaussian prior) or "square" (without).
-        signed: tell directions too; by default only with classes.
-        unit: what "l1" counts offsets in: "cells" (published), "sides" of the grid (the paper) or its "span".
+        signed: predict signed offsets; default: only with classes.
+        unit: unit of offsets for "l1": "cells" (published), "sides" of the grid (the paper) or its "span".
         prior: weight of the variance in "gaussian".
-        prior_on: its logarithm's argument, "variance" (published) or "deviation" (the paper).
+        prior_on: argument of its logarithm, "variance" (published) or "deviation" (the paper).
         grids: "last", or a loss on each of the "stages" (for Swin after each merging, as published) or "blocks".
-        pool: an int halves larger grids until their side is nearest to it, None leaves them; "auto" is None for Swin,
-            ViT and ResNet and 7 for others, as published. The paper pools ViT's to 7, too.
-        norm: take the last grid after the final norm; by default only for T2T-ViT.
-        cells: rows and columns of the largest grid whose offsets are classes; by default the host's at its own image
-            size, or 14 (twice `pool`) if it is pooled. The published code has 14 for all but Swin; one more than the
-            grid's gives the paper's number of classes.
+        pool: an int halves larger grids until their side is nearest to it; None: no pooling; "auto": None for Swin, ViT
+            and ResNet, 7 for others, as published. The paper also pools ViT's to 7.
+        norm: take the last grid after the final norm; default: only for T2T-ViT.
+        cells: rows and columns of the largest grid, which determine the number of classes; default: the backbone's at
+            its own image size, or 14 (twice `pool`) if it is pooled. The published code has 14 for all but Swin; one
+            more than the grid's gives the paper's number of classes.
         hidden_dim: width of the localization MLP.
-        third_layer: a third hidden layer before classes, as published; the paper has none.
-        dim: width of the features, if the host does not tell.
-        features: path of the module that returns the grid, or a function of model and images that returns the answer
-            and the features, if the place cannot be told.
-        label_smoothing: of the classification, where `model` is not a task.
-        blocks: paths of the host's blocks, if they are not found by themselves.
-        grid: rows and columns of the tokens, if they cannot be told.
-        prefix_tokens: how many tokens stand before those of the grid, if it cannot be told.
-        layout: of the features, if it cannot be told.
+        third_layer: a third hidden layer for classes, as published; the paper has none.
+        dim: width of the features, if not detected.
+        features: path of the module that returns the grid, or a function of model and images that returns output and
+            features, if not detected.
+        label_smoothing: label smoothing of the classification, if `model` is not a task.
+        blocks: paths of the backbone's blocks, if not detected.
+        grid: rows and columns of the tokens, if not detected.
+        prefix_tokens: number of tokens before those of the grid, if not detected.
+        layout: layout of the features, if not detected.
     """
 
     strength: Tensor
@@ -121,7 +122,7 @@ class RelativeLocalization(Around):
         self.features = features if callable(features) else None
         if self.features is not None and type(self.base) is not Classify:
             raise ValueError("features= as a function takes the place of calling the model; within a task give a path")
-        self.grid_reader = GridReader(
+        self.grid_recorder = GridRecorder(
             find_host(self.model, blocks=blocks, grid=grid, prefix_tokens=prefix_tokens, layout=layout),
             grids,
             norm=recipe.norm if norm is None else norm,
@@ -137,14 +138,14 @@ class RelativeLocalization(Around):
                 hidden_dim=hidden_dim,
                 third_layer=third_layer,
             )
-            for source in self.grid_reader.sources
+            for source in self.grid_recorder.sources
         )
-        # A tensor, so that a new weight needs no new compilation.
+        # A tensor, so that changing it does not trigger recompilation.
         self.register_buffer("strength", torch.tensor(float(self.weight)), persistent=False)
         move_like(self.locators, self.model)
         self.strength = self.strength.to(next(self.locators.parameters()).device)
         if self.features is None:
-            self.grid_reader.listen()
+            self.grid_recorder.add_hooks()
 
     def loss(
         self,
@@ -155,16 +156,16 @@ class RelativeLocalization(Around):
         localize: bool | None = None,
         **draws: Any,
     ) -> dict[str, Tensor]:
-        """Run the model once; in training, add the localization loss.
+        """Compute the task's loss; in training, add the localization loss.
 
         Args:
-            batch: of the underlying task; without targets localization alone is trained.
-            generator: what pairs are drawn from, on the images' device; its default generator if None.
-            pairs: indices of first and second cells, grids, B, M, 2, taken modulo the number of cells; see `draw`.
-            localize: whether to localize, if not just in training.
+            batch: batch of the wrapped task; without targets, only localization is trained.
+            generator: random generator for pairs, on the images' device; default: the device's.
+            pairs: indices of first and second cells, grids, B, M, 2, modulo the number of cells; see `draw`.
+            localize: whether to localize; default: in training.
 
         Returns:
-            What the underlying task does, with "loss" grown by the weighted "localization".
+            The result of the wrapped task, with the weighted "localization" added to "loss".
         """
         if not (self.training if localize is None else localize):
             return self.base(batch, generator=generator, **draws)
@@ -175,10 +176,10 @@ class RelativeLocalization(Around):
             result = self.base.score(answer, batch.get("target"))
             heard: list[Tensor | None] = [features]
         else:
-            with self.grid_reader.hear() as heard:
+            with self.grid_recorder.record() as heard:
                 result = self.base(batch, generator=generator, **draws)
         size = (images.shape[-2], images.shape[-1])
-        found = [self.grid_reader.read(index, features, size) for index, features in enumerate(heard)]
+        found = [self.grid_recorder.read(index, features, size) for index, features in enumerate(heard)]
         if pairs is None:
             pairs = self._draw(images.shape[0], device=found[0].tokens.device, generator=generator)
         elif pairs.ndim != 4 or len(pairs) != len(found):
@@ -194,12 +195,12 @@ class RelativeLocalization(Around):
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Draw the pairs of one step, on the device; for a compiled task, which takes no generator."""
+        """Draw the pairs of a step on the device; compiled tasks cannot take a generator."""
         drawn = super().draw(batch_size, device=device, generator=generator)
         return {**drawn, "pairs": self._draw(batch_size, device=device, generator=generator)}
 
     def set_epoch(self, epoch: float, total_epochs: int) -> None:
-        """Set the weight for an epoch, counted from 0; fractions are allowed."""
+        """Set the weight for an epoch, counted from 0, which may be fractional."""
         super().set_epoch(epoch, total_epochs)
         self.strength.fill_(self.weight_at(epoch, total_epochs))
 
@@ -213,15 +214,15 @@ class RelativeLocalization(Around):
         return self.weight * max(0.0, 1 - (epoch - rise) / max(total_epochs - rise, 1))
 
     def release(self) -> None:
-        """Take the task's listeners off the host; it cannot localize any more."""
-        self.grid_reader.release()
+        """Remove the hooks from the backbone; the task cannot localize any more."""
+        self.grid_recorder.release()
 
     def _draw(self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None) -> Tensor:
         count = len(self.locators)
         drawn = draw_pairs(count * batch_size, self.pairs, device=device, generator=generator)
         return drawn.unflatten(0, (count, batch_size))
 
-    def _locate(self, locator: nn.Module, found: "Found", pairs: Tensor) -> Tensor:
+    def _locate(self, locator: nn.Module, found: "RecordedGrid", pairs: Tensor) -> Tensor:
         """Return the localization loss on one grid."""
         tokens, grid, skip = found.tokens, found.grid, found.skip
         if self.pool is not None and shrinks(grid, self.pool):
@@ -229,8 +230,8 @@ class RelativeLocalization(Around):
             tokens, grid, skip = x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0
         if grid[0] * grid[1] < 2:
             raise HostError(
-                f"{self.grid_reader.host.name} leaves a grid of one cell, in which there is nothing to localize; give "
-                "larger images, or choose a finer grid by grids='stages' or features="
+                f"{self.grid_recorder.host.name} has a grid of one cell, so nothing can be localized; give larger "
+                "images, or choose a finer grid by grids='stages' or features="
             )
         pairs = pairs % (grid[0] * grid[1])
         predicted = locator(tokens, pairs + skip if skip else pairs)
@@ -242,18 +243,18 @@ class RelativeLocalization(Around):
         target = offsets(pairs, grid, signed=self.signed, unit=self.unit, dtype=upcast(tokens).dtype)
         return locate_loss(predicted, target, loss=self.kind, prior=self.prior, prior_on=self.prior_on)
 
-    def _classes(self, source: "Source", cells: int | Grid | None) -> tuple[int, int]:
-        """Return how many offsets there are along rows and columns."""
+    def _classes(self, source: "GridSource", cells: int | Grid | None) -> tuple[int, int]:
+        """Return the numbers of offsets along rows and columns."""
         if cells is None:
-            grid, size, stride = self.grid_reader.host.grid, image_size(self.model), source.stride
+            grid, size, stride = self.grid_recorder.host.grid, image_size(self.model), source.stride
             if grid is None and size is not None and stride is not None:
                 grid = (-(-size[0] // stride), -(-size[1] // stride))
             if grid is None:
                 raise HostError(
-                    f"{self.grid_reader.host.name} does not tell its grid; for loss={self.kind!r} pass cells="
+                    f"{self.grid_recorder.host.name} does not tell its grid; for loss={self.kind!r} pass cells="
                 )
             cells = pooled_grid(grid, self.pool)
-            if self.pool is not None:  # images of other sizes, up to twice as wide as high, leave no larger grid
+            if self.pool is not None:  # sufficient for images up to twice as wide as high
                 most = 2 * self.pool
                 cells = (max(cells[0], min(grid[0], most)), max(cells[1], min(grid[1], most)))
         rows, columns = (cells, cells) if isinstance(cells, int) else cells
@@ -265,7 +266,7 @@ class RelativeLocalization(Around):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the published code does with a family of hosts."""
+    """Defaults of the published code for a family of backbones."""
 
     weight: float
     pool: int | None
@@ -288,5 +289,5 @@ OTHERS = Recipe(weight=0.5, pool=7, norm=False)
 
 
 def _recipe(model: nn.Module) -> Recipe:
-    host = getattr(model, "backbone", model)  # under a task's head
+    host = getattr(model, "backbone", model)  # inside a task's head
     return next((RECIPES[kind.__name__] for kind in type(host).__mro__ if kind.__name__ in RECIPES), OTHERS)

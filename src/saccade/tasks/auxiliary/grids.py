@@ -1,4 +1,4 @@
-"""Hear the grids of features pass through a host while it runs."""
+"""Record a backbone's feature grids with hooks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,22 +15,22 @@ from ...plugins.tokens import Host, HostError, Layout, guess_grid, require_block
 
 Grids = Literal["last", "stages", "blocks"]
 NORM_NAMES = ("norm", "layernorm", "final_norm")
-MERGES_FIRST = ("SwinTransformer", "SwinTransformerV2")  # timm's stages begin with what the published ones end with
+MERGES_FIRST = ("SwinTransformer", "SwinTransformerV2")  # timm's stages begin with the merging that ends published ones
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a grid passes."""
+class GridSource:
+    """Location of a grid in the model."""
 
-    path: str  # the module it passes
-    before: bool  # it is the module's input, else its output
-    dim: int  # its width
-    stride: int | None  # pixels from cell to cell, if known
+    path: str  # path of the module
+    before: bool  # whether it is the module's input, instead of its output
+    dim: int  # channels
+    stride: int | None  # stride in pixels, if known
 
 
 @dataclass(frozen=True)
-class Found:
-    """What passed: tokens, B, skip + rows * columns, C, of which the first `skip` are not of the grid."""
+class RecordedGrid:
+    """Recorded tokens, B, skip + rows * columns, C, of which the first `skip` are prefix tokens."""
 
     tokens: Tensor
     grid: Grid
@@ -38,14 +38,14 @@ class Found:
 
 
 def move_like(module: nn.Module, model: nn.Module) -> None:
-    """Bring a module to where a model is, and to its precision."""
+    """Move a module to a model's device and dtype."""
     like = next(model.parameters(), None)
     if like is not None:
         module.to(device=like.device, dtype=like.dtype)
 
 
-class GridReader:
-    """Hears a host's grids pass while it runs, through hooks that do nothing outside of `hear`."""
+class GridRecorder:
+    """Records a backbone's grids, through hooks that do nothing outside of `record`."""
 
     def __init__(
         self,
@@ -70,27 +70,27 @@ class GridReader:
         self.heard: list[Tensor | None] | None = None
         self.hooks: list[RemovableHandle] = []
 
-    def listen(self) -> None:
-        """Put a hook on every source."""
+    def add_hooks(self) -> None:
+        """Add a hook to every source."""
         for index, source in enumerate(self.sources):
             module = self.host.model.get_submodule(source.path)
             register = module.register_forward_pre_hook if source.before else module.register_forward_hook
             self.hooks.append(register(partial(self._keep, index)))
 
     def _keep(self, index: int, _module: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
-        """Hook, before or after a module: keep what passes, or its first part, while somebody hears."""
+        """Hook before or after a module: store its tensor, or the first of several, while recording."""
         if self.heard is not None:
             passing = args if output is None else output
             self.heard[index] = passing if isinstance(passing, Tensor) else passing[0]
 
     def release(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         while self.hooks:
             self.hooks.pop().remove()
 
     @contextmanager
-    def hear(self) -> Iterator[list[Tensor | None]]:
-        """Keep what passes each source while the host runs."""
+    def record(self) -> Iterator[list[Tensor | None]]:
+        """Record the tensor of each source within a context."""
         heard: list[Tensor | None] = [None] * len(self.sources)
         self.heard = heard
         try:
@@ -98,20 +98,20 @@ class GridReader:
         finally:
             self.heard = None
 
-    def read(self, index: int, features: Tensor | None, size: tuple[int, int]) -> "Found":
-        """Tell what passed a source, for images of a size."""
+    def read(self, index: int, features: Tensor | None, size: tuple[int, int]) -> "RecordedGrid":
+        """Interpret a source's tensor as a grid, for images of the given size."""
         source = self.sources[index]
         if features is None:
             raise HostError(f"{self.host.name} did not run {source.path!r}; pass features= with a path that it runs")
         if features.ndim == 3:
             grid, skip = self._token_grid(features.shape[1], source.stride, size)
-            found = Found(features, grid, skip)
+            found = RecordedGrid(features, grid, skip)
         elif features.ndim != 4:
             raise HostError(f"{source.path!r} returns {features.ndim} axes, no grid; pass features= with another path")
         elif self._channels_last(features, source.dim):
-            found = Found(features.flatten(1, 2), (features.shape[1], features.shape[2]))
+            found = RecordedGrid(features.flatten(1, 2), (features.shape[1], features.shape[2]))
         else:
-            found = Found(features.flatten(2).transpose(1, 2), (features.shape[2], features.shape[3]))
+            found = RecordedGrid(features.flatten(2).transpose(1, 2), (features.shape[2], features.shape[3]))
         if found.tokens.shape[2] != source.dim:
             raise HostError(
                 f"{source.path!r} returns shape {tuple(features.shape)}, of which {source.dim} channels were expected; "
@@ -125,13 +125,13 @@ class GridReader:
         return self.host.layout == "NHWC"
 
     def _token_grid(self, count: int, stride: int | None, size: tuple[int, int]) -> tuple[Grid, int]:
-        """Return the grid of a sequence, and how many tokens stand before it."""
+        """Return the grid of a sequence, and its number of prefix tokens."""
         host, given = self.host, self.prefix_tokens
-        # A class token may come in late, hence fewer tokens in some places than in others.
+        # The class token may be added late, so the number of prefix tokens can vary.
         prefixes = [host.prefix_tokens, host.output_prefix, 0] if given is None else [given]
         grids: list[Grid] = [host.grid] if host.grid else []
         if stride and not grids:
-            rows, columns = ((side // stride, -(-side // stride)) for side in size)  # hosts round down or up
+            rows, columns = ((side // stride, -(-side // stride)) for side in size)  # models round down or up
             grids = list(product(rows, columns))
         for prefix, grid in product(prefixes, grids):
             if prefix + grid[0] * grid[1] == count:
@@ -141,7 +141,7 @@ class GridReader:
         return guess_grid(count - prefixes[0], size), prefixes[0]
 
     def _paths(self, grids: Grids) -> list[str]:
-        """Return the modules that return a host's grids, the last one last."""
+        """Return the modules that output a model's grids, in order."""
         host = self.host
         if grids == "blocks":
             require_blocks(host, "RelativeLocalization(grids='blocks')")
@@ -160,7 +160,7 @@ class GridReader:
         )
 
     def _last_place(self, path: str, *, after_norm: bool, block: bool) -> tuple[str, bool]:
-        """Return the module at which to hear the last grid, and whether it is its input."""
+        """Return the module to record the last grid at, and whether to take its input."""
         norm = norm_path(self.host.model)
         if after_norm and norm is None:
             raise HostError(
@@ -170,10 +170,10 @@ class GridReader:
         if norm is not None and after_norm:
             return norm, False
         if norm is not None and not block and any(path == found.path for found in self.host.blocks):
-            return norm, True  # it gets what the last block returns, and gets it outside any recomputation of blocks
+            return norm, True  # its input is the last block's output, outside of gradient checkpointing
         return path, False
 
-    def _describe(self, path: str, dim: int | None, *, before: bool = False, last: bool = False) -> Source:
+    def _describe(self, path: str, dim: int | None, *, before: bool = False, last: bool = False) -> GridSource:
         model: Any = self.host.model
         try:
             model.get_submodule(path)
@@ -187,7 +187,7 @@ class GridReader:
         if width is None:
             raise HostError(f"{self.host.name} does not tell how wide the features of {path!r} are; pass dim=")
         stride = stage.get("reduction", getattr(getattr(model, "config", None), "patch_size", None))
-        return Source(path, before, width, stride if isinstance(stride, int) else None)
+        return GridSource(path, before, width, stride if isinstance(stride, int) else None)
 
 
 def _feature_info(model: nn.Module) -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ def _feature_info(model: nn.Module) -> list[dict[str, Any]]:
 
 def norm_path(model: nn.Module) -> str | None:
     """Return the path of the norm after the last block."""
-    inner = getattr(model, "base_model_prefix", "")  # of Hugging Face
+    inner = getattr(model, "base_model_prefix", "")  # Hugging Face models
     for parent in ("", *([inner] if hasattr(model, inner) else [])):
         for name in NORM_NAMES:
             norm = getattr(model.get_submodule(parent), name, None)
@@ -208,7 +208,7 @@ def norm_path(model: nn.Module) -> str | None:
 
 
 def image_size(model: nn.Module) -> tuple[int, int] | None:
-    """Return the height and width of the images a host was built for."""
+    """Return the height and width of a model's images."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     for size in (
         getattr(getattr(model, "patch_embed", None), "img_size", None),

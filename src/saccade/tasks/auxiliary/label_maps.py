@@ -1,4 +1,4 @@
-"""Labels of every place of every image, on disk: the best classes of each place, in safetensors, read by name."""
+"""Label maps on disk: the top classes of every position of every image, in safetensors, read by image name."""
 
 import json
 import os
@@ -24,7 +24,7 @@ MANIFEST_BYTES, MOST_CLASSES = 2**26, 2**20
 
 
 class LabelMaps:
-    """Reads what `save_label_maps` wrote, an image at a time, without loading the rest."""
+    """Reads label maps written by `save_label_maps`, one image at a time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -53,15 +53,15 @@ class LabelMaps:
         return iter(self._rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_files": {}}  # files are opened anew where a copy or another process reads
+        return {**self.__dict__, "_files": {}}  # copies and other processes reopen files
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return an image's whole map, classes, H, W: of probabilities, or of logits, as they were saved."""
+        """Return an image's map of all classes, classes, H, W: probabilities or logits, as saved."""
         index, value = self.best(name)
         return self._fill(index[None], value[None])[0]
 
     def checked(self, classes: Sequence[str]) -> "LabelMaps":
-        """Return the maps if they are of these classes and all of one size, as training needs them."""
+        """Return the maps if they have these classes and equal sizes, as training requires."""
         if self.classes is not None and self.classes != tuple(classes):
             raise ConfigError(
                 f"the label maps of {self.path} are of the classes {', '.join(self.classes[:5])}, ...; the data has "
@@ -76,15 +76,15 @@ class LabelMaps:
         return self
 
     def fingerprint(self) -> str:
-        """Return what tells the maps from others."""
+        """Return the fingerprint of the maps."""
         return fingerprint(self.path / MANIFEST, *(self.path / shard for shard in self.shards))
 
     def align(self, index: Tensor, value: Tensor, grid: tuple[int, int], *, boxes: Tensor, flips: Tensor) -> SoftLabels:
-        """Return the labels of parts of images, by RoI-align.
+        """Return labels of regions by RoIAlign.
 
         Args:
-            boxes: left, top, right and bottom of the parts, as shares of the images, B, 4.
-            flips: which were mirrored from left to right after, B bool.
+            boxes: left, top, right and bottom of the regions, as fractions of the images, B, 4.
+            flips: whether they were flipped horizontally afterwards, B bool.
         """
         full = self._fill(index.long(), value.float())
         cells = boxes.to(full) * full.new_tensor([full.shape[3], full.shape[2]] * 2)
@@ -102,17 +102,17 @@ class LabelMaps:
         flips: Tensor | None = None,
         device: torch.device | str | None = None,
     ) -> SoftLabels:
-        """Return the labels of images, or of crops of them, by RoI-align.
+        """Return labels of images, or of crops, by RoIAlign.
 
         Args:
-            crops: top, left, height and width of what was cut out of each, as shares of the image, B, 4.
-            flips: which were mirrored from left to right after, B.
+            crops: top, left, height and width of the crops, as fractions of the images, B, 4.
+            flips: whether they were flipped horizontally afterwards, B.
         """
         boxes = _boxes(crops, len(names))
         if flips is not None and tuple(flips.shape) != (len(names),):
             raise ValueError(f"flips of shape {tuple(flips.shape)} were given for {len(names)} images; give one each")
         best = [self.best(name) for name in names]
-        sizes: dict[torch.Size, list[int]] = {}  # maps of one size are read together
+        sizes: dict[torch.Size, list[int]] = {}  # maps of equal size are processed together
         for number, (index, _) in enumerate(best):
             sizes.setdefault(index.shape, []).append(number)
         mirrored = torch.zeros(len(names), dtype=torch.bool) if flips is None else flips.bool().cpu()
@@ -124,7 +124,7 @@ class LabelMaps:
         return SoftLabels(*(torch.cat(part)[order] for part in zip(*parts, strict=True)))
 
     def best(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return the best classes of an image's places and their values, k, H, W."""
+        """Return the top classes of an image and their values, k, H, W."""
         if name not in self:
             some = ", ".join(repr(known) for known in list(self._rows)[:3])
             raise ValueError(
@@ -141,18 +141,18 @@ class LabelMaps:
         return index, value
 
     def _fill(self, index: Tensor, value: Tensor) -> Tensor:
-        """Return maps of all classes, B, classes, H, W, from the best, B, k, H, W."""
+        """Return maps of all classes, B, classes, H, W, from the top ones, B, k, H, W."""
         full = torch.zeros(len(index), self.num_classes, *index.shape[2:], device=value.device)
         left = self.num_classes - index.shape[1]
         if self.values == "logits":
             return full.scatter(1, index, value)
         if left:
-            full += (1 - value.sum(1, keepdim=True)).clamp_min(0) / left  # what the best leave, evenly
+            full += (1 - value.sum(1, keepdim=True)).clamp_min(0) / left  # distribute the rest evenly
         full = full.scatter(1, index, value)
-        return full / full.sum(1, keepdim=True)  # half precision rounded
+        return full / full.sum(1, keepdim=True)  # corrects rounding of half precision
 
     def _names(self, shard: str) -> list[str]:
-        """Return the names of a file's images, or refuse what no maps are: the file may be a stranger's."""
+        """Return the image names of a file; refuse other files."""
         file = self._open(shard)
         try:
             names = json.loads((file.metadata() or {}).get("names", "[]"))
@@ -189,15 +189,15 @@ def save_label_maps(
     shard_size: int = 4096,
     classes: Sequence[str] | None = None,
 ) -> LabelMaps:
-    """Write the best classes of every place of every image, and return what reads them.
+    """Save the top classes of every position of every image; return a reader.
 
     Args:
-        path: folder to make; refused if there are labels in it.
+        path: folder to create; refused if it has label maps.
         maps: name and map, classes, H, W, of each image.
-        top: classes to keep of each place.
-        values: what the maps hold, "probabilities" or "logits"; the published maps hold logits.
+        top: number of classes to keep for each position.
+        values: kind of the values, "probabilities" or "logits" (as in the published maps).
         shard_size: most images in a file.
-        classes: names of the classes, so that no other data is trained on them.
+        classes: class names, to check against the training data.
     """
     require_choice("values", values, ("probabilities", "logits"))
     folder = Path(path)
@@ -240,7 +240,7 @@ def save_label_maps(
         "shards": shards,
         "classes": None if classes is None else list(classes),
     }
-    write_text(folder / MANIFEST, json.dumps(manifest, indent=1))  # last: it says all is there
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1))  # written last, as a sign of completeness
     return LabelMaps(folder)
 
 
@@ -253,11 +253,11 @@ def make_label_maps(
     top: int = 5,
     classes: Sequence[str] | None = None,
 ) -> LabelMaps:
-    """Write a teacher's label maps of images, and return what reads them.
+    """Save a teacher's label maps; return a reader.
 
     Args:
-        teacher: its `values` says what is saved.
-        images: name and image, C, H, W, of each; neighbours of one size share a batch.
+        teacher: the teacher, whose `values` are saved.
+        images: name and image, C, H, W, of each; neighbours of equal size share a batch.
     """
 
     def label() -> Iterator[tuple[str, Tensor]]:
@@ -270,7 +270,7 @@ def make_label_maps(
 
 
 def _pick(name: str, dense: Tensor, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best classes of an image's places and their values, k, H, W."""
+    """Return the top classes of an image and their values, k, H, W."""
     value, index = upcast(dense.detach()).cpu().topk(top, dim=0)
     if not value.isfinite().all():
         raise ValueError(f"the map of {name!r} is not finite; look at the image and the teacher's precision")
@@ -313,7 +313,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     beside = isinstance(shards, list) and all(
         isinstance(name, str) and Path(name).name == name[:255] for name in shards
     )
-    manifest.setdefault("images", manifest.get("pictures"))  # the name before
+    manifest.setdefault("images", manifest.get("pictures"))  # the key in earlier versions
     known = manifest.get("values") in ("probabilities", "logits") and type(manifest.get("images")) is int
     if type(count) is not int or not 0 < count <= MOST_CLASSES or not (named and beside and known):
         raise OSError(
@@ -324,7 +324,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _boxes(crops: Tensor | None, count: int) -> Tensor:
-    """Return crops as left, top, right, bottom, shares of the image, on the CPU."""
+    """Convert crops to left, top, right, bottom, as fractions of the image, on the CPU."""
     if crops is None:
         return torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(count, 4)
     if tuple(crops.shape) != (count, 4):

@@ -1,4 +1,4 @@
-"""A frozen network to learn from: its logits, its distribution over classes, and that of every place of an image."""
+"""Frozen teacher networks: logits and dense labels."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ Dense = Callable[[nn.Module, Tensor], tuple[Tensor, Tensor]]
 
 
 class Teacher:
-    """A model that is asked and never trained.
+    """A frozen model.
 
-    It is no module, so that no task it is given to counts it among its parameters or saves it; `Taught` moves it along.
-    The model is put into evaluation mode and frozen, in place.
+    It is not a module, so that it is not part of a task's parameters and state; `WithTeacher` moves it
+    along. The model is put into evaluation mode and frozen, in place.
 
     Args:
-        model: maps images to logits, or to an object that holds `logits`.
-        images_norm: mean and standard deviation the images come normalised with; None gives them as they come.
-        teacher_norm: those the teacher was trained with; by default as its `pretrained_cfg` tells.
-        size: height and width to resize the images to; None leaves them.
-        classes: the teacher's class for each of the student's, if they are not the same.
+        model: maps images to logits, or to an object with `logits`.
+        images_norm: mean and standard deviation of the images' normalisation; None: no conversion.
+        teacher_norm: the teacher's normalisation; default: from its `pretrained_cfg`.
+        size: height and width to resize images to; None: unchanged.
+        classes: the teacher's class for each of the student's, if they differ.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Teacher:
 
     @torch.no_grad()
     def ask(self, images: Tensor) -> Tensor:
-        """Return logits, B, classes, for images as the student gets them."""
+        """Return logits, B, classes, for the student's images."""
         return self.choose(read_logits(self.model(self.prepare(images))))
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Return images as the teacher wants them."""
+        """Convert the student's images to the teacher's size and normalisation."""
         if self.rescale is not None:
             images = images * self.rescale[0] + self.rescale[1]
         if self.size is not None and self.size != (images.shape[-2], images.shape[-1]):
@@ -68,11 +68,11 @@ class Teacher:
         return images if like is None else images.to(like.dtype)
 
     def choose(self, logits: Tensor) -> Tensor:
-        """Return the logits, B, classes, ..., of the student's classes."""
+        """Select the logits, B, classes, ..., of the student's classes."""
         return logits if self.classes is None else logits.index_select(1, self.classes)
 
     def join(self, student: nn.Module, num_classes: int | None) -> None:
-        """Go to the device the student is on (unless its weights are still to be made), if it has the same classes."""
+        """Move to the student's device (unless it is a meta device), and check its classes."""
         if num_classes is not None and self.num_classes is not None:
             self.check_classes(self.num_classes, num_classes)
         like = next(student.parameters(), None)
@@ -82,7 +82,7 @@ class Teacher:
 
     @staticmethod
     def check_classes(given: int, wanted: int) -> None:
-        """Refuse another number of classes than the student's."""
+        """Refuse a number of classes that differs from the student's."""
         if given != wanted:
             raise ValueError(
                 f"the teacher has {given} classes, the model {wanted}; give a teacher of the same classes, or classes= "
@@ -90,7 +90,7 @@ class Teacher:
             )
 
     def fingerprint(self) -> str:
-        """Return what tells it from other teachers: its weights, and how it is asked."""
+        """Return the fingerprint of the teacher's weights and options."""
         found = hashlib.sha256(repr((type(self.model).__name__, self.size, self.num_classes)).encode())
         tensors = {"rescale": self.rescale, "classes": self.classes, **self.model.state_dict()}
         for name, tensor in tensors.items():
@@ -100,7 +100,7 @@ class Teacher:
         return found.hexdigest()
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Move or convert every tensor, as `Module._apply` does."""
+        """Move or convert every tensor, like `Module._apply`."""
         self.model._apply(fn)
         self.rescale = None if self.rescale is None else fn(self.rescale)
         self.classes = None if self.classes is None else fn(self.classes)
@@ -109,16 +109,16 @@ class Teacher:
 class SoftLabels(NamedTuple):
     """Distributions over classes."""
 
-    whole: Tensor  # B, classes: of each image
-    dense: Tensor  # B, classes, H, W: of each place
+    whole: Tensor  # B, classes: for each image
+    dense: Tensor  # B, classes, H, W: for each position
 
 
 class TeacherLabels(Teacher):
-    """A teacher that labels every place, by its classifier on every position of its last map.
+    """A teacher with dense labels: its classifier applied to every position of its last feature map.
 
     Args:
         model: a timm model; any other with `dense`.
-        values: what is resampled onto another grid, "probabilities", or "logits", before the softmax, as published.
+        values: what is resampled to other grids: "probabilities", or "logits" before the softmax, as published.
         dense: function of model and images that returns logits, B, classes, and every place's, B, classes, H, W, for
             a model that has no `forward_features` and `forward_head`, or whose head needs more than one position.
         options: of `Teacher`.
@@ -136,7 +136,7 @@ class TeacherLabels(Teacher):
 
     @torch.no_grad()
     def __call__(self, images: Tensor, grid: tuple[int, int] | None = None) -> SoftLabels:
-        """Return the labels of images as the student gets them, on a grid or on the teacher's own."""
+        """Return labels of the student's images, on the given grid or the teacher's own."""
         whole, dense = self.logits(images)
         if self.values == "logits":
             return SoftLabels(whole.softmax(1), resample(dense, grid).softmax(1))
@@ -144,7 +144,7 @@ class TeacherLabels(Teacher):
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits of each image, B, classes, and of each place, B, classes, H, W, in at least float32."""
+        """Return logits of each image, B, classes, and position, B, classes, H, W, in at least float32."""
         images = self.prepare(images)
         if self.host is None:
             assert self.dense is not None
@@ -154,16 +154,16 @@ class TeacherLabels(Teacher):
         return upcast(self.choose(whole)), upcast(self.choose(dense))
 
 
-class Taught(Classify):
-    """A classifier with a teacher, which it moves along and neither trains nor saves."""
+class WithTeacher(Classify):
+    """A classifier with a teacher, which is moved with it but neither trained nor saved."""
 
     teacher: Teacher | None
 
     def learns_from(self) -> dict[str, str]:
-        """Return what tells its teacher from others."""
+        """Return the fingerprint of the teacher."""
         return {} if self.teacher is None else {"the teacher": self.teacher.fingerprint()}
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Taught":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "WithTeacher":
         super()._apply(fn, recurse)
         if self.teacher is not None:
             self.teacher.apply(fn)
@@ -171,19 +171,19 @@ class Taught(Classify):
 
 
 def require_other(teacher: nn.Module, student: nn.Module) -> None:
-    """Refuse a teacher that is the student, or part of it."""
+    """Refuse a teacher that shares modules with the student."""
     if {id(p) for p in student.parameters()} & {id(p) for p in teacher.parameters()}:
         raise ValueError("the teacher shares parameters with the model, which would freeze it; give a deepcopy of it")
 
 
 def resample(maps: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None = None) -> Tensor:
-    """Average a map, B, K, H, W, over the cells of a grid by RoI-align.
+    """Resample a map, B, K, H, W, to a grid by RoIAlign.
 
     Args:
-        maps: in at least float32.
-        grid: rows and columns; None for the map's own.
-        boxes: left, top, right, bottom of the part of each map that the grid covers, B, 4, in cells of the map; the
-            whole if None.
+        maps: maps in at least float32.
+        grid: rows and columns; None: the map's own.
+        boxes: left, top, right, bottom of the region that the grid covers, B, 4, in cells of the map; None: the whole
+            map.
     """
     own = (maps.shape[2], maps.shape[3])
     grid = own if grid is None else grid
@@ -196,7 +196,7 @@ def resample(maps: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None = 
 
 
 def count_classes(model: nn.Module) -> int | None:
-    """Return how many classes a model tells that it has."""
+    """Return a model's number of classes, if known."""
     count = getattr(model, "num_classes", None)
     if count is None:
         count = getattr(getattr(model, "config", None), "num_labels", None)
@@ -204,12 +204,12 @@ def count_classes(model: nn.Module) -> int | None:
 
 
 def _classify_positions(host: Host, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a timm model's logits and those of its head on each position alone."""
+    """Return a timm model's logits, and those of its head on each single position."""
     model: Any = host.model
     features = model.forward_features(images)
     whole = read_logits(model.forward_head(features))
     if getattr(model, "aux_head", None) is not None and hasattr(model, "classify_tokens"):
-        return whole, model.classify_tokens(features)  # trained to label positions
+        return whole, model.classify_tokens(features)  # trained with token labels
     if not isinstance(features, Tensor) or features.ndim not in (3, 4):
         raise HostError(f"{host.name} has no grid of final features; pass dense=, a function that labels every place")
     layout = "NLC" if features.ndim == 3 else "NHWC" if host.layout == "NHWC" else "NCHW"
@@ -218,7 +218,7 @@ def _classify_positions(host: Host, images: Tensor) -> tuple[Tensor, Tensor]:
     assert tokens.grid is not None
     cells = tokens.words.flatten(0, 1)  # B * L, C
     if layout == "NLC":
-        cells = cells[:, None].expand(-1, prefix + 1, -1)  # whichever token the head reads is the position's
+        cells = cells[:, None].expand(-1, prefix + 1, -1)  # the head may read any token
     else:
         cells = cells[:, :, None, None] if layout == "NCHW" else cells[:, None, None]
     dense = model.forward_head(cells)
@@ -236,7 +236,7 @@ def _require_positions(host: Host) -> None:
 
 
 def _rescale(model: nn.Module, images_norm: Norm | None, teacher_norm: Norm | None) -> Tensor | None:
-    """Return factor and shift from the student's normalisation to the teacher's."""
+    """Return scale and shift from the student's normalisation to the teacher's."""
     if images_norm is None:
         if teacher_norm is not None:
             raise ValueError("teacher_norm= was given without images_norm=; tell both mean and std of the images, too")

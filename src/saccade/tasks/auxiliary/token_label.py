@@ -1,4 +1,4 @@
-"""Token labelling: besides the image's class, a model tells the class of every token, as a teacher sees it."""
+"""Token labelling: a model also predicts the class of every token, from a teacher's dense labels."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,44 +23,43 @@ from ...layers.token_label import (
 )
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
-from ..classification.task import find_late, read_logits
-from .grids import GridReader, move_like, norm_path
+from ..classification.task import find_late_fusion, read_logits
+from .grids import GridRecorder, move_like, norm_path
 from .label_maps import LabelMaps
-from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
+from .teacher import SoftLabels, Teacher, TeacherLabels, WithTeacher, count_classes, require_other, resample
 
 Features = Callable[[nn.Module, Tensor], tuple[Any, Tensor]]
 NO_BOX = TokenBox(0, 0, 0, 0)
 
 
 @register_plugin("token_label")
-class TokenLabelling(Taught):
+class TokenLabelling(WithTeacher):
     """Trains a classifier on soft labels of each image and of each token, with MixToken in place of mixup.
 
-    A GLNet built with `token_label=True` brings its classifier of tokens; any other host gets one, a linear layer on
-    the last grid of features, which belongs to the task: it is trained and saved with it, not with `task.model`. There,
-    MixToken swaps boxes of pixels, on the borders of tokens, before the host; for patches that do not overlap this is
-    the same as swapping their embeddings. Labels come from a teacher, from disk (`maps`), or, without either, every
-    token has its image's.
+    A GLNet built with `token_label=True` has its own token classifier. Other models get a linear layer on the last
+    feature grid, which is part of the task, not of `task.model`; MixToken then swaps boxes of pixels along token
+    borders, which is equivalent to swapping embeddings of non-overlapping patches. Labels are from a teacher, from disk
+    (`maps`), or, without either, the image's.
 
     Args:
-        model: a classifier with a grid of features.
-        teacher: timm model of the same classes, or `TeacherLabels` around any; frozen, no part of the task's state.
-        maps: labels made beforehand (`saccade data labels`); a batch then brings its own by `read_along`, or every step
-            needs `names`, and `crops` and `flips` where there are any.
+        model: a classifier with a feature grid.
+        teacher: timm model with the same classes, or `TeacherLabels`; frozen, not part of the task's state.
+        maps: stored labels (`saccade data labels`); batches contain them through `read_along`, otherwise every step
+            needs `names`, and `crops` and `flips` if there are any.
         cls_weight: weight of the class term.
         dense_weight: weight of the token term.
-        mix_token: mix images, in training.
-        ground_truth: blend the teacher's label of the image with the target, a tenth of it, half where both agree.
-        smoothing: of all labels; a label's share p becomes p (1 - s + s / classes) + s / classes, as published.
-        num_classes: of the model, if it does not tell.
-        norm: read tokens after the final norm; by default if there is one.
-        dim: width of the features, if the host does not tell.
-        features: path of the module that returns the grid, or a function of model and images that returns the answer
-            and the features, if the place cannot be told.
-        grid: rows and columns of the tokens, if they cannot be told.
-        prefix_tokens: how many tokens stand before those of the grid, if it cannot be told.
-        layout: of the features, if it cannot be told.
-        settings: of `Classify`: class_weights, which count for every label as they do for shares of classes.
+        mix_token: use MixToken in training.
+        ground_truth: blend the teacher's image label with the target: 10% of it, or 50% if both agree.
+        smoothing: label smoothing s: a probability p becomes p (1 - s + s / classes) + s / classes, as published.
+        num_classes: number of classes, if not detected.
+        norm: read tokens after the final norm; default: if there is one.
+        dim: width of the features, if not detected.
+        features: path of the module that returns the grid, or a function of model and images that returns output and
+            features, if not detected.
+        grid: rows and columns of the tokens, if not detected.
+        prefix_tokens: number of tokens before those of the grid, if not detected.
+        layout: layout of the features, if not detected.
+        settings: options of `Classify`: class_weights, which apply to every label as to soft labels.
     """
 
     teacher: TeacherLabels | None
@@ -88,7 +87,7 @@ class TokenLabelling(Taught):
         if "label_smoothing" in settings:
             raise TypeError("label_smoothing was given; token labelling smooths every label alike: give smoothing=")
         super().__init__(model, **settings)
-        if find_late(model) is not None:
+        if find_late_fusion(model) is not None:
             raise ValueError(
                 "the model's head trains two classifiers (fusion=late) and token labelling one; choose another fusion, "
                 "or late=scores"
@@ -106,12 +105,12 @@ class TokenLabelling(Taught):
         self.cls_weight, self.dense_weight, self.smoothing = cls_weight, dense_weight, smoothing
         self.mix_token, self.ground_truth, self.grid = mix_token, ground_truth, grid
         self.features = features if callable(features) else None
-        self.grid_reader: GridReader | None = None
+        self.grid_recorder: GridRecorder | None = None
         self.aux_head: nn.Linear | None = None
         if not hasattr(model, "forward_token_label") or getattr(model, "aux_head", None) is None:
             has_norm = norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
             host = find_host(model, grid=grid, prefix_tokens=prefix_tokens, layout=layout)
-            self.grid_reader = GridReader(
+            self.grid_recorder = GridRecorder(
                 host,
                 "last",
                 norm=has_norm if norm is None else norm,
@@ -120,11 +119,11 @@ class TokenLabelling(Taught):
                 prefix_tokens=prefix_tokens,
                 layout=layout,
             )
-            self.aux_head = nn.Linear(self.grid_reader.sources[0].dim, self.num_classes)
+            self.aux_head = nn.Linear(self.grid_recorder.sources[0].dim, self.num_classes)
             init_linear(self.aux_head)
             move_like(self.aux_head, model)
             if self.features is None:
-                self.grid_reader.listen()
+                self.grid_recorder.add_hooks()
 
     def loss(
         self,
@@ -139,18 +138,18 @@ class TokenLabelling(Taught):
         label_tokens: bool | None = None,
         **draws: Any,
     ) -> dict[str, Tensor]:
-        """Run the model once; in training, on mixed images, and label its tokens.
+        """Compute the loss; in training with mixed images and token labels.
 
         Args:
-            batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes; without
-                targets the model only answers.
-            generator: what the box is drawn from, on the images' device; its default generator if None.
-            place: where the box goes; see `draw`.
-            names: of the images, to read their labels by; see `LabelMaps.read` for this and the next two.
-            crops: the part of each image that was cut out, B, 4.
-            flips: which images were mirrored after, B.
-            labels: distributions over classes, made beforehand, in place of the teacher's.
-            label_tokens: whether to train on tokens, if not just in training; else the loss is plain cross-entropy.
+            batch: `image`, B, C, H, W, and `target`, class indices, B, or soft labels, B, num_classes; without targets,
+                only the output is computed.
+            generator: random generator for the box, on the images' device; default: the device's.
+            place: position of the box; see `draw`.
+            names: names of the images, whose labels are read; see `LabelMaps.read` for this and the next two.
+            crops: crops of the images, B, 4.
+            flips: whether images were flipped afterwards, B.
+            labels: soft labels to use instead of the teacher's.
+            label_tokens: whether to train on tokens; default: in training. Otherwise the loss is cross-entropy.
 
         Returns:
             "output", the logits, and with targets "loss", "classification" and, in training, "tokens", the two terms.
@@ -177,9 +176,9 @@ class TokenLabelling(Taught):
         return result | {"classification": classification.detach(), "tokens": tokens.detach()}
 
     def run(self, images: Tensor, place: Tensor | None) -> tuple[TokenLabelOutput, tuple[int, int]]:
-        """Run the model on images mixed by a box, if any, and return its logits, its tokens' logits and their grid."""
+        """Run the model on images, mixed by a box if given; return logits, token logits and their grid."""
         size = (images.shape[-2], images.shape[-1])
-        if self.grid_reader is None:
+        if self.grid_recorder is None:
             model: Any = self.model
             output = model.forward_token_label(images, box=NO_BOX if place is None else place)
             return output, _own_grid(model, size, output.tokens.shape[1])
@@ -192,10 +191,10 @@ class TokenLabelling(Taught):
         if self.features is not None:
             answer, features = self.features(self.model, images)
         else:
-            with self.grid_reader.hear() as heard:
+            with self.grid_recorder.record() as heard:
                 answer = self.model(images)
             features = heard[0]
-        found = self.grid_reader.read(0, features, size)
+        found = self.grid_recorder.read(0, features, size)
         patch_tokens = found.tokens[:, found.skip :].to(self.aux_head.weight.dtype)
         tokens = self.aux_head(patch_tokens).mT.unflatten(2, found.grid)  # B, classes, H, W
         tokens = swap_box(tokens, box).flatten(2).mT
@@ -204,45 +203,45 @@ class TokenLabelling(Taught):
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Draw the box of one step, on the device; for a compiled task, which takes no generator."""
+        """Draw the box of a step on the device; compiled tasks cannot take a generator."""
         return {"place": draw_place(device=device, generator=generator)} if self.mix_token else {}
 
     def read_along(self, encode: Encoder) -> Encoder:
-        """Let the samples of training bring their stored labels."""
+        """Add stored labels to training samples."""
         return encode if self.maps is None else LabelEncoder(encode, self.maps)
 
     def learns_from(self) -> dict[str, str]:
-        """Return what tells its teacher or its label maps from others."""
+        """Return the fingerprint of the teacher or the label maps."""
         return super().learns_from() if self.maps is None else {"the label maps": self.maps.fingerprint()}
 
     @property
     def learns_targets(self) -> bool:
-        """Whether the data's own labels count, not only the teacher's."""
+        """Whether the data's labels are used, not only the teacher's."""
         return self.ground_truth or (self.teacher is None and self.maps is None)
 
     def weight_of(self, batch: Batch) -> Tensor | None:
-        """Return None: every label is a distribution, whose classes take their weights each."""
+        """Return None: class weights are applied within soft labels."""
         return None
 
     def release(self) -> None:
-        """Take the task's listeners off the host; its tokens cannot be read any more."""
-        if self.grid_reader is not None:
-            self.grid_reader.release()
+        """Remove the hooks from the model; its tokens cannot be read any more."""
+        if self.grid_recorder is not None:
+            self.grid_recorder.release()
 
     def _place(self, place: Tensor, size: tuple[int, int]) -> tuple[TokenBox, tuple[int, int]]:
-        """Return the box on the tokens' grid, and a token's height and width in pixels."""
-        assert self.grid_reader is not None
-        stride = self.grid_reader.sources[0].stride
+        """Return the box on the token grid, and a token's height and width in pixels."""
+        assert self.grid_recorder is not None
+        stride = self.grid_recorder.sources[0].stride
         if self.grid is not None:
             cell = (size[0] // self.grid[0], size[1] // self.grid[1])
         elif stride is not None:
             cell = (stride, stride)
         else:
             raise HostError(
-                f"{self.grid_reader.host.name} does not tell how many pixels apart its tokens are, which mixing needs; "
-                "pass grid=(rows, columns) of its tokens, or mix_token=False"
+                f"{self.grid_recorder.host.name} does not tell the stride of its tokens, which mixing needs; pass "
+                "grid=(rows, columns) of its tokens, or mix_token=False"
             )
-        # A host that pads has one row or column more, which the box then leaves out.
+        # Models that pad have one more row or column, which the box does not cover.
         return place_box(place, (max(size[0] // cell[0], 1), max(size[1] // cell[1], 1))), cell
 
     def _find_labels(
@@ -262,7 +261,7 @@ class TokenLabelling(Taught):
         return self.maps.read(names, grid, crops=crops, flips=flips, device=images.device)
 
     def _smooth(self, labels: SoftLabels | None, truth: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return smoothed labels of each image, B, classes, and of each token, B, L, classes."""
+        """Return smoothed labels of images, B, classes, and tokens, B, L, classes."""
         if labels is None:
             return truth, truth[:, None].expand(-1, grid[0] * grid[1], -1)
         whole, dense = labels
@@ -273,7 +272,7 @@ class TokenLabelling(Taught):
         return upcast(whole).to(truth.dtype) * on + off, dense.to(truth.dtype) * on + off
 
     def _smooth_truth(self, targets: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return targets as smoothed shares of classes, B, classes."""
+        """Return targets as smoothed soft labels, B, classes."""
         if not targets.is_floating_point():
             targets = F.one_hot(targets, self.num_classes)
         elif targets.ndim != 2 or targets.shape[1] != self.num_classes:
@@ -294,7 +293,7 @@ class TokenLabelling(Taught):
 
 
 def _own_grid(model: Any, size: tuple[int, int], count: int) -> tuple[int, int]:
-    """Return the grid of a model's own token logits, whose sides are the image's, divided and rounded up or down."""
+    """Return the grid of a model's own token logits, inferred from their number and the image size."""
     stride = model.feature_info[-1]["reduction"]
     up = (-(-size[0] // stride), -(-size[1] // stride))
     return up if up[0] * up[1] == count else (max(size[0] // stride, 1), max(size[1] // stride, 1))
@@ -311,7 +310,7 @@ def _require_classes(model: nn.Module, given: int | None) -> int:
 
 @dataclass(frozen=True)
 class LabelEncoder:
-    """Adds to a sample the best classes of its image's places, and which part of the image its image shows."""
+    """Adds stored labels, and the crop's position in the image, to samples."""
 
     encode: Encoder
     maps: LabelMaps

@@ -1,4 +1,4 @@
-"""One class a sample."""
+"""Single-label classification."""
 
 from .task import Classify, classification_loss, read_logits
 

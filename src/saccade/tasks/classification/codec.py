@@ -1,4 +1,4 @@
-"""Images and classes as tensors, logits as probabilities."""
+"""Codec of classification: soft labels and probabilities."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ from ..codec import Codec
 
 
 class OneOfCodec(Codec):
-    """Reads logits, one for each output, as probabilities."""
+    """Decodes logits to probabilities."""
 
     output = "logits"
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
-        """Return probabilities of classes, B, K float32, of logits."""
+        """Return class probabilities, B, K float32, of logits."""
         require_width(output, self.spec, "logits", "classes")
         logits = output.astype(np.float64)
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -26,28 +26,28 @@ class OneOfCodec(Codec):
 
 
 class ClassCodec(OneOfCodec):
-    """Mixes classes as their images are mixed."""
+    """Mixes labels like their images."""
 
     def mixed_targets(self, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return what labels become: shares of classes where any are shared."""
+        """Return the function that makes soft labels, if labels are mixed or smoothed."""
         shared = bool(loss.smoothing or augment.mixup or augment.cutmix)
         return ClassShares(len(self.spec.outputs), loss.smoothing) if shared else shares_of
 
 
 def shares_of(labels: Tensor, mix: Mix | None) -> Tensor:  # noqa: ARG001
-    """Return labels as they are: nothing is shared."""
+    """Return labels unchanged."""
     return labels
 
 
 @dataclass(frozen=True)
 class ClassShares:
-    """Labels as shares of classes, smoothed, and mixed as the images were."""
+    """Converts labels to soft labels, smoothed and mixed like the images."""
 
     classes: int
-    smoothing: float  # share of a label spread evenly over all of them
+    smoothing: float  # label smoothing
 
     def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
-        """Return shares, B, classes, of labels, B."""
+        """Return soft labels, B, classes, of labels, B."""
         shares = F.one_hot(labels, self.classes).float()
         shares = shares * (1 - self.smoothing) + self.smoothing / self.classes
         return blend(shares, mix)

@@ -1,4 +1,4 @@
-"""How good classes are: accuracy, loss, and what is kept of every answer."""
+"""Metrics of classification: accuracy, loss, calibration error."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -12,12 +12,12 @@ from ...data.spec import InputSpec
 from ...report.tally import confidence_bin
 from ..metric import GROUP, PLACE, Metrics, MetricSpec
 
-BINS = 15  # of confidence, for the calibration error
-KEEP_LOGITS = 20_000_000  # numbers; beyond, a prediction file would be too large to be of use
+BINS = 15  # confidence bins of the calibration error
+KEEP_LOGITS = 20_000_000  # most logits to save
 
 
 def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
-    """Return the metrics of a classifier of so many classes."""
+    """Return the metrics of a classifier with the given number of classes."""
     found = [
         MetricSpec("loss", "loss", larger_is_better=False),
         MetricSpec("top1", "accuracy", share=True, chance=1 / max(classes, 1)),
@@ -32,7 +32,7 @@ def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
 
 
 class LogitMetrics(Metrics):
-    """Collects logits and labels; `right` names the score that tells which answers are."""
+    """Collects logits and labels; `right` names the score of correct predictions."""
 
     right: ClassVar[str]
 
@@ -42,21 +42,21 @@ class LogitMetrics(Metrics):
 
     @property
     def logits(self) -> Tensor:
-        """Of every sample, N, classes, float32 on the CPU."""
+        """Logits of every sample, N, classes, float32 on the CPU."""
         return self.columns["logits"]
 
     @property
     def labels(self) -> Tensor:
-        """The right classes, N."""
+        """The labels, N."""
         return self.columns["label"]
 
     @property
     def answers(self) -> Tensor:
-        """The likeliest class of each sample; of equal logits, which half precision makes often, the first."""
+        """The predicted class of each sample; for ties, which are frequent in half precision, the first."""
         return self.logits.argmax(1)
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return what pages show."""
+        """Return predictions for pages."""
         scores = self.scores()
         return {
             PLACE: self.columns[PLACE],
@@ -69,13 +69,13 @@ class LogitMetrics(Metrics):
 
 
 class ClassificationMetrics(LogitMetrics):
-    """Measures as many classes as there are logits if nothing is said."""
+    """Metrics of single-label classification; without a spec, classes are counted from the logits."""
 
     primary = right = "top1"
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return loss, accuracy and what else is measured."""
+        """Return loss, accuracy and further metrics."""
         return metric_specs(len(spec.outputs))
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,22 +84,22 @@ class ClassificationMetrics(LogitMetrics):
         return super().measure(answers, batch)
 
     def stays(self, found: Mapping[str, Tensor]) -> bool:
-        """Whether the logits so far are few enough."""
+        """Whether logits are few enough to stay on the device."""
         return sum(part["logits"].numel() for part in (*self.parts, found)) <= KEEP_LOGITS
 
     def compute(self) -> dict[str, float]:
-        """Return loss, accuracy and top-5 accuracy, summed up where the logits are."""
+        """Return loss, accuracy and top-5 accuracy, computed on the logits' device."""
         parts = self.parts if self.joined is None else [self.joined]
         if len({part["logits"].device for part in parts}) != 1:
             parts = [self.columns]
         logits, labels = (torch.cat([part[name] for part in parts]) for name in ("logits", "label"))
         right = _right(logits, labels)
         shares = [hits.double().mean() for hits in right.values()]
-        found = torch.stack([F.cross_entropy(logits, labels).double(), *shares]).tolist()  # one wait for the device
+        found = torch.stack([F.cross_entropy(logits, labels).double(), *shares]).tolist()  # one synchronisation
         return dict(zip(("loss", *right), found, strict=True))
 
     def scores(self) -> dict[str, Tensor]:
-        """Return whether each answer is right, its loss, and its class as the group."""
+        """Return correctness and loss of each sample, with its class as the group."""
         right = {name: hits.to(torch.uint8) for name, hits in _right(self.logits, self.labels).items()}
         return {
             "loss": F.cross_entropy(self.logits, self.labels, reduction="none"),
@@ -109,24 +109,24 @@ class ClassificationMetrics(LogitMetrics):
         }
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return what pages show, and the logits where they are not too many."""
+        """Return predictions for pages, and the logits unless they are too many."""
         few = self.logits.numel() <= KEEP_LOGITS
         return super().predictions() | ({"logits": self.logits.half()} if few else {})
 
 
 def _right(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return whether each label is the likeliest class, and among five; of equal logits the first come first."""
+    """Return whether each label is the top class, and in the top 5; ties are ordered by index."""
     found = {"top1": logits.argmax(1) == labels}
     if logits.shape[1] > 5:
         own = logits.gather(1, labels[:, None])
         earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
-        ahead = ~(logits <= own) | ((logits == own) & earlier)  # what is no number comes before any
+        ahead = ~(logits <= own) | ((logits == own) & earlier)  # NaN ranks first
         found["top5"] = ahead.sum(1) < 5
     return found
 
 
 def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scores of a run that was written before runs kept any, from its predictions."""
+    """Return the scores of an earlier version's run, from its predictions."""
     found = {"top1": kept["correct"], GROUP: kept["label"]}
     if "confidence" in kept:
         found["ece"] = np.stack([kept["confidence"], kept["correct"]], 1).astype(np.float32)
@@ -137,7 +137,7 @@ def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def calibration_error(records: np.ndarray) -> float:
-    """Return the mean distance of confidence from accuracy over bins of equal width, of records N, 2."""
+    """Return the expected calibration error over bins of equal width, of records N, 2."""
     confidence, right = records.astype(np.float64).T
     gaps = np.bincount(confidence_bin(confidence, BINS), weights=confidence - right, minlength=BINS)
     return float(np.abs(gaps).sum() / len(records))

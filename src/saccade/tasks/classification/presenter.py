@@ -1,4 +1,4 @@
-"""How classes are shown: the likeliest of an answer; of a run accuracy, confusions, confidence, the worst images."""
+"""Presenter of classification: top classes; accuracy, confusion, calibration and worst images of a run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,12 +26,12 @@ ABOUT_IMAGES = (
 
 
 class OneOfPresenter(RankedPresenter):
-    """Shows which of its outputs a model answers with."""
+    """Presents models that predict one of their outputs."""
 
     outputs_key = "classes"
 
     def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
-        """Return the likeliest classes, likeliest first; of equal ones the first."""
+        """Return the top classes, most probable first."""
         order = np.argsort(-row, kind="stable")[:top]
         rows = tuple((self.spec.outputs[i], _percent(row[i]), float(row[i])) for i in order)
         classes = [{"class": self.spec.outputs[i], "index": int(i), **_probability(_finite(row[i]))} for i in order]
@@ -39,31 +39,31 @@ class OneOfPresenter(RankedPresenter):
         return Answer(rows[0][0], rows, record, said=(rows[0][0],))
 
     def table_head(self, *, top: int = 5) -> list[str]:
-        """Return class and confidence, likeliest first."""
+        """Return columns for the top classes and their confidence."""
         top = min(top, len(self.spec.outputs))
         more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"confidence_{n}")]
         return ["class", "confidence", *more]
 
     def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return where both find the same class likeliest."""
+        """Return whether both predict the same class."""
         return first.argmax(1) == second.argmax(1)
 
 
 class ClassPresenter(OneOfPresenter):
-    """Shows a class, in lines of JSON with the classes that are less likely."""
+    """Presents classes; JSON lines include less probable classes."""
 
     def line_record(self, answer: Answer) -> dict[str, Any]:
-        """Return classes and probabilities, likeliest first."""
+        """Return classes and probabilities, most probable first."""
         return {"answers": [{"class": name, **_probability(round(share or 0.0, 6))} for name, _, share in answer.rows]}
 
 
 class ClassificationPresenter(ClassPresenter):
-    """Shows the classes of images."""
+    """Presents classes of images."""
 
     note = ABOUT_INTERVAL
 
     def sentence(self, shown: Shown) -> Html:
-        """Return how often the right class is named, and whether that beats the most frequent one."""
+        """Return the accuracy, and whether it exceeds the frequency of the largest class."""
         result = _result(shown)
         if result is None:
             return self.unfinished(shown)
@@ -96,7 +96,7 @@ class ClassificationPresenter(ClassPresenter):
         return found
 
     def sections(self, shown: Shown) -> list[Section]:
-        """Return accuracy by class, confusions, confidence and the worst images."""
+        """Return sections on per-class accuracy, confusion, calibration and the worst images."""
         answered = _answered(shown)
         if answered is None or not len(answered):
             return []
@@ -110,7 +110,7 @@ class ClassificationPresenter(ClassPresenter):
 
 
 def image_section(shown: Shown, answered: Answered, classes: Sequence[str]) -> Section:
-    """Return the images with the highest loss, their classes and the answers."""
+    """Return a section with the images of highest loss, their labels and predictions."""
 
     def names(index: int) -> list[str]:
         return [shorten(classes[of[index]], NAME) for of in (answered.labels, answered.predictions)]
@@ -135,7 +135,7 @@ def _answered(shown: Shown) -> Answered | None:
 
 
 def _classes(shown: Shown, answered: Answered | None) -> Sequence[str]:
-    """Return the classes' names, with numbers for those that have none."""
+    """Return class names; unnamed classes get numbers."""
     most = 0
     if answered is not None and len(answered):
         most = int(max(answered.labels.max(), answered.predictions.max())) + 1
@@ -144,7 +144,7 @@ def _classes(shown: Shown, answered: Answered | None) -> Sequence[str]:
 
 
 def _result(shown: Shown) -> tuple[int, int] | None:
-    """Return right answers and images."""
+    """Return the numbers of correct predictions and of images."""
     share = shown.value("top1")
     return (round(share * shown.count), shown.count) if shown.count and share is not None else None
 
@@ -154,10 +154,10 @@ def _percent(value: np.floating) -> str:
 
 
 def _probability(value: float | None) -> dict[str, float | None]:
-    """Return a probability under its name, and under the one that earlier programs read."""
+    """Return a probability under its key, and under that of earlier versions."""
     return {"probability": value, "share": value}
 
 
 def _finite(value: np.floating) -> float | None:
-    """Return a number as JSON has one."""
+    """Return a finite number for JSON."""
     return float(value) if np.isfinite(value) else None

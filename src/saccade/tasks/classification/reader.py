@@ -1,4 +1,4 @@
-"""Classes in a column of a list."""
+"""Reader of class labels in lists."""
 
 from ...data.table import LABELS, Table, read_classes
 from ...data.targets import Targets
@@ -6,14 +6,14 @@ from ..reader import Reader
 
 
 class ClassReader(Reader):
-    """Reads one class a sample."""
+    """Reads single labels."""
 
     rank = 10
 
     def claims(self, table: Table) -> bool:
-        """Tell whether there is a column of labels."""
+        """Whether there is a column of labels."""
         return table.find(LABELS) is not None
 
     def read_table(self, table: Table) -> Targets:
-        """Return the classes of a column of labels."""
+        """Return class targets of a column of labels."""
         return read_classes(table)

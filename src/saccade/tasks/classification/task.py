@@ -1,4 +1,4 @@
-"""One class a sample."""
+"""Single-label classification with cross-entropy."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from .reader import ClassReader
 
 
 class OneOf(Task):
-    """A model that answers each sample with one of its outputs, by logits."""
+    """Base of tasks that predict one of the model's outputs."""
 
     codec: ClassVar[type[Codec]] = OneOfCodec
     presenter: ClassVar[type[Presenter]] = OneOfPresenter
@@ -35,12 +35,12 @@ class OneOf(Task):
 
 @register_task("classify")
 class Classify(OneOf):
-    """A classifier under cross-entropy.
+    """Single-label classification with cross-entropy.
 
     Args:
-        model: maps images to logits, or to an object that holds `logits`, as Hugging Face's do.
-        label_smoothing: share of a target spread evenly over all classes.
-        class_weights: how much each class counts, num_classes.
+        model: maps images to logits, or to an object with `logits`, as Hugging Face models do.
+        label_smoothing: label smoothing.
+        class_weights: weight of each class, num_classes.
     """
 
     running = ("top1",)
@@ -60,40 +60,40 @@ class Classify(OneOf):
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
-        """Return the classes' weights; smoothing is done where labels are mixed."""
+        """Return the class weights; label smoothing is part of mixing."""
         if loss is None:
             return {}
         return {"class_weights": weigh_classes(loss, counts.outputs, classes=len(spec.outputs))}
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
-        """Classify images.
+        """Compute logits and loss.
 
         Args:
-            batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes.
+            batch: `image`, B, C, H, W, and `target`, class indices, B, or soft labels, B, num_classes.
 
         Returns:
             "output", the logits, and with targets "loss" and "classification".
         """
         self.refuse_draws(draws)
-        answer, pair = self.hear(batch)
+        answer, pair = self.run_model(batch)
         return self.score(answer, batch.get("target"), pair=pair)
 
-    def hear(self, batch: Batch) -> tuple[Any, Tensor | None]:
-        """Return what the model answers; in training, of two classifiers that are fused late, their logits too."""
-        late = find_late(self.model) if self.training and "target" in batch else None
+    def run_model(self, batch: Batch) -> tuple[Any, Tensor | None]:
+        """Run the model; return its output and, in training with late fusion, the logits of both classifiers."""
+        late = find_late_fusion(self.model) if self.training and "target" in batch else None
         if late is None:
             return self.ask(batch), None
-        with hear_pair(late) as pair:
+        with record_pair(late) as pair:
             answer = self.ask(batch)
         return answer, torch.stack(pair)
 
     def score(self, answer: Any, targets: Tensor | None, *, pair: Tensor | None = None) -> dict[str, Tensor]:
-        """Compare what the model returned with the targets.
+        """Compute the loss of a model's output.
 
         Args:
-            answer: logits, B, K, or an object that holds them.
-            targets: None to only answer.
-            pair: logits of two classifiers that are fused late, 2, B, K; then their losses are added.
+            answer: logits, B, K, or an object with `logits`.
+            targets: targets; None: no loss.
+            pair: logits of two classifiers with late fusion, 2, B, K, whose losses are added.
         """
         logits = read_logits(answer)
         if targets is None:
@@ -109,17 +109,17 @@ class Classify(OneOf):
         return classification_loss(pair[0], targets, **how) + classification_loss(pair[1], targets, **how)
 
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
-        """Return how many answers are right, labels as they were before they were mixed."""
+        """Return the number of correct predictions, for the unmixed labels."""
         return ((result["output"].argmax(-1) == batch["truth"]).sum(),)
 
     def weight_of(self, batch: Batch) -> Tensor | None:
-        """Return the sum of the classes' weights, by which cross-entropy divides; None where shares take them."""
+        """Return the sum of class weights, the divisor of cross-entropy; None for soft labels."""
         if self.class_weights is None or batch["target"].is_floating_point():
             return None
         return self._weights(batch["target"]).sum()
 
     def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
-        """Return a part's result such that a part of heavy classes counts more than one of light classes."""
+        """Rescale a chunk's loss by its sum of class weights."""
         if mean is None:
             return result
         targets = batch["target"]
@@ -136,7 +136,7 @@ class Classify(OneOf):
 def classification_loss(
     logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None
 ) -> Tensor:
-    """Return the mean cross-entropy of logits, B, K, to class indices, B, or shares of classes, B, K."""
+    """Return the mean cross-entropy of logits, B, K, with class indices, B, or soft labels, B, K."""
     if targets.is_floating_point() and targets.shape != logits.shape:
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} were given as shares of classes for logits of shape "
@@ -149,7 +149,7 @@ def classification_loss(
 
 
 def read_logits(answer: Any) -> Tensor:
-    """Return the logits of a model's answer."""
+    """Return the logits of a model's output."""
     logits = getattr(answer, "logits", answer)
     if not isinstance(logits, Tensor):
         raise TypeError(
@@ -160,7 +160,7 @@ def read_logits(answer: Any) -> Tensor:
 
 
 def weigh_classes(loss: LossConfig, counts: Tensor | None, *, classes: int) -> Tensor | None:
-    """Return how much each class counts by settings; None where all count alike."""
+    """Return the class weights of the settings; None if all are equal."""
     if loss.class_weights == "none":
         return None
     if loss.class_weights == "balanced":
@@ -174,18 +174,18 @@ def weigh_classes(loss: LossConfig, counts: Tensor | None, *, classes: int) -> T
     return (weights / weights.mean()).float()
 
 
-def find_late(model: nn.Module) -> SecondOrder | None:
-    """Return a model's head that is to be trained as two classifiers; None if it has none.
+def find_late_fusion(model: nn.Module) -> SecondOrder | None:
+    """Return a model's late-fusion head, whose two classifiers are trained separately, if it has one.
 
-    With late="scores", the paper's form, both scores are added in training too, which is what the head returns.
+    With late="scores", the paper's form, scores are also added in training, as the head does by itself.
     """
     heads = (module for module in model.modules() if isinstance(module, SecondOrder))
     return next((head for head in heads if head.fusion == "late" and head.late == "logits" and head.has_pair), None)
 
 
 @contextmanager
-def hear_pair(head: SecondOrder) -> Iterator[list[Tensor]]:
-    """Keep the logits of class token and words, B, K each, that pass while the model runs."""
+def record_pair(head: SecondOrder) -> Iterator[list[Tensor]]:
+    """Record the logits of class token and patch tokens, B, K each, within a context."""
     heard: list[Tensor] = []
     hooks = [
         layer.register_forward_hook(lambda _module, _args, output: heard.append(output))

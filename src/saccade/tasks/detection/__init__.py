@@ -1,4 +1,4 @@
-"""Objects in images: boxes, classes and masks."""
+"""Object detection: boxes, classes and masks."""
 
 from .task import Detect
 

@@ -1,4 +1,4 @@
-"""Anchors: the boxes that a detector's cells start from."""
+"""Anchor boxes."""
 
 import math
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-FINEST = 32.0  # pixels: the smallest anchor of heads that match by overlap, on maps as fine as theirs mostly are
-NEAR = 1.5  # sides of an object: a square anchor of these still overlaps it by nearly a half
+FINEST = 32.0  # pixels: smallest anchor of heads that match by overlap
+NEAR = 1.5  # an anchor larger by this factor still overlaps an object by nearly a half
 MOST_HALVINGS = 3
 
 
 class Anchors(nn.Module):
-    """The anchors of a pyramid's cells; those of a size of images are made once and kept.
+    """The anchors of a feature pyramid, cached by image size.
 
     Args:
-        sizes: the root of each area, in cells.
-        ratios: of height to width.
+        sizes: square roots of the areas, in cells.
+        ratios: ratios of height to width.
     """
 
     def __init__(self, sizes: Sequence[float], ratios: Sequence[float]) -> None:
@@ -25,18 +25,18 @@ class Anchors(nn.Module):
         self.kept: dict[tuple[object, ...], list[Tensor]] = {}
 
     def halve(self, times: int) -> None:
-        """Make all anchors smaller, for objects that are."""
+        """Halve the size of all anchors `times` times, for small objects."""
         self.sizes = tuple(size / 2**times for size in self.sizes)
 
     def forward(
         self, shapes: Sequence[tuple[int, int]], size: tuple[int, int], device: torch.device | str
     ) -> list[Tensor]:
-        """Return each level's anchors, A, 4, by height and width of its map and of the images."""
+        """Return each level's anchors, A, 4, for the given map and image sizes."""
         if torch.compiler.is_compiling() or torch.compiler.is_exporting():
             return self._make(shapes, size, device)
         key = (tuple(shapes), tuple(size), str(device))
         if key not in self.kept:
-            with torch.inference_mode(False):  # they serve training too
+            with torch.inference_mode(False):  # they are also used in training
                 self.kept[key] = self._make(shapes, size, device)
         return self.kept[key]
 
@@ -52,14 +52,14 @@ class Anchors(nn.Module):
 
 
 def halvings_for(side: float | None) -> int:
-    """Return how often anchors are halved so that the smallest come near small objects of a side in pixels."""
+    """Return how often to halve anchors so that the smallest match small objects of the given side in pixels."""
     if not side:
         return 0
     return min(max(math.ceil(math.log2(FINEST / (NEAR * side))), 0), MOST_HALVINGS)
 
 
 def cell_anchors(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
-    """Return boxes around the origin, one for each ratio of height to width and each size, to whole pixels."""
+    """Return boxes around the origin, one for each ratio and size, rounded to pixels."""
     tall = torch.tensor(ratios, dtype=torch.float32).sqrt()[:, None]
     side = torch.tensor(sizes, dtype=torch.float32)[None]
     half_width, half_height = (side / tall).flatten() / 2, (side * tall).flatten() / 2
@@ -67,11 +67,11 @@ def cell_anchors(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
 
 
 def grid_anchors(shape: tuple[int, int], stride: tuple[float, float], cell: Tensor) -> Tensor:
-    """Return a map's anchors, H * W * A, 4, cell by cell in rows.
+    """Return a map's anchors, H * W * A, 4, in row-major order of cells.
 
     Args:
         shape: height and width of the map.
-        stride: pixels from cell to cell, down and across.
+        stride: vertical and horizontal stride in pixels.
         cell: anchors of a cell around the origin, A, 4.
     """
     down = torch.arange(shape[0], device=cell.device, dtype=cell.dtype) * stride[0]

@@ -1,4 +1,4 @@
-"""Lists of images and objects as COCO writes them, and as tools that follow it do."""
+"""COCO annotations."""
 
 import json
 import math
@@ -9,21 +9,21 @@ from typing import Any
 from ...data.image import BadSample
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
 from ...support.files import open_regular, read_small
-from .listed import Listed, Thing, find_image, missing
-from .regions import tidy_region
+from .listed import ListedObject, ObjectList, find_image, missing
+from .regions import clean_region
 
-LARGEST = 2 << 30  # bytes of a list that is read
-LOOKED = 1 << 16  # bytes that tell what a file is
+LARGEST = 2 << 30  # largest file in bytes
+LOOKED = 1 << 16  # bytes read to recognise a file
 KEYS = (b'"images"', b'"annotations"', b'"categories"', b'"info"', b'"bbox"')
 ROLES = {"train": TRAIN, "val": (*VAL, *TEST)}
-FOLDERS = ("images", "data", "JPEGImages")  # where images lie, beside folders named after the parts
+FOLDERS = ("images", "data", "JPEGImages")  # image folders, besides folders named after splits
 
 
 def find_lists(path: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """Return a folder's lists by part, and remarks on those that are not used.
+    """Find a folder's annotation files by split; return them and remarks on unused ones.
 
-    They are called train.json, instances_train.json, annotations/instances_train2017.json,
-    train/_annotations.coco.json and so on; the only list of a folder, whatever its name, is the training part.
+    Names are train.json, instances_train.json, annotations/instances_train2017.json, train/_annotations.coco.json and
+    the like; a single file of any name is the training split.
     """
     named: dict[str, Path] = {}
     single = []
@@ -44,7 +44,7 @@ def find_lists(path: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
 
 
 def is_coco(path: Path) -> bool:
-    """Tell whether a folder has such lists."""
+    """Whether a folder has COCO annotations."""
     lists, _ = find_lists(path)
     return "train" in lists and _seems_coco(lists["train"])
 
@@ -58,20 +58,20 @@ def _seems_coco(file: Path) -> bool:
     return begin.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[") and any(key in begin for key in KEYS)
 
 
-def read_coco(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
-    """Return what the lists of a folder say, by part, and remarks."""
+def read_coco(path: Path) -> tuple[dict[str, ObjectList], tuple[str, ...]]:
+    """Read a folder's annotations by split; return them and remarks."""
     lists, notes = find_lists(path)
     return {part: _read_list(path, file, part) for part, file in lists.items()}, notes
 
 
-def _read_list(root: Path, file: Path, part: str) -> Listed:
+def _read_list(root: Path, file: Path, part: str) -> ObjectList:
     whole = _load(file)
     categories = {key: str(one["name"]) for key, one in _entries(whole, "categories", "name", file).items()}
     if len(set(categories.values())) < len(categories):
         raise ValueError(f"{file} has two categories of one name: {abbreviate(list(categories.values()))}; rename one")
     images = _entries(whole, "images", "file_name", file)
     names = _find_images(root, file, part, images)
-    listed = Listed(classes=tuple(categories[one] for one in sorted(categories, key=_order)))
+    listed = ObjectList(classes=tuple(categories[one] for one in sorted(categories, key=_order)))
     listed.images = {name: [] for name in names.values() if name is not None}
     for key, name in names.items():
         if name is not None and (size := _size(images[key])) is not None:
@@ -111,7 +111,7 @@ def _load(file: Path) -> dict[str, Any]:
 
 
 def _entries(whole: Mapping[str, Any], kind: str, key: str, file: Path) -> dict[Any, dict[str, Any]]:
-    """Return the entries of a list by their ids."""
+    """Return the entries of a list by id."""
     found: dict[Any, dict[str, Any]] = {}
     for place, one in enumerate(whole[kind]):
         if not isinstance(one, dict) or not _is_id(one.get("id")) or not isinstance(one.get(key), str) or not one[key]:
@@ -130,7 +130,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _known(value: Any, known: Mapping[Any, Any]) -> Any:
-    """Return an id if it is there; one that is a text in one place and a number in another counts as the same."""
+    """Return an id if it is known; ids as text and as number are equal."""
     if not _is_id(value):
         return None
     if value in known:
@@ -146,7 +146,7 @@ def _order(key: Any) -> tuple[int, float, str]:
 
 
 def _find_images(root: Path, file: Path, part: str, images: Mapping[Any, Mapping[str, Any]]) -> dict[Any, str | None]:
-    """Return where the images of a list lie, by id; None for those that are not there."""
+    """Return the paths of images by id; None for missing ones."""
     parts = ROLES[part]
     places = [file.parent, root, *(root / name for name in (*FOLDERS, *parts))]
     places += [root / "images" / name for name in parts]
@@ -169,7 +169,7 @@ def _size(one: Mapping[str, Any]) -> tuple[int, int] | None:
     return (int(height or 0), int(width or 0)) if whole else None
 
 
-def _add(listed: Listed, name: str, one: Mapping[str, Any], label: str, file: Path) -> None:
+def _add(listed: ObjectList, name: str, one: Mapping[str, Any], label: str, file: Path) -> None:
     box, crowd = one.get("bbox"), one.get("iscrowd", 0)
     which = f"{file}: annotation {repr(one.get('id'))[:40]} has"
     if not isinstance(box, list) or len(box) != 4 or not all(type(value) in (int, float) for value in box):
@@ -180,8 +180,8 @@ def _add(listed: Listed, name: str, one: Mapping[str, Any], label: str, file: Pa
         left, top, width, height = map(float, box)
     except OverflowError:
         left, top, width, height = (math.inf,) * 4
-    region, wrong = tidy_region(one.get("segmentation"))
-    listed.add(name, Thing(label, (left, top, left + width, top + height), bool(crowd), region))
+    region, wrong = clean_region(one.get("segmentation"))
+    listed.add(name, ListedObject(label, (left, top, left + width, top + height), bool(crowd), region))
     if wrong is not None:
         so = "its box is used" if region is None else "its other polygons are used"
         listed.remark(name, f"a {label}: {wrong}; {so}")

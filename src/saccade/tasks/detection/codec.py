@@ -1,4 +1,4 @@
-"""Images and objects as tensors, raw answers as the objects that stand."""
+"""Codec of detection: encodes images and objects, and filters raw outputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,40 +13,40 @@ from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
 from ..segmentation.augment import CropAugment
 from .data import ObjectEncoder
-from .detector import CELLS, LABEL, WHOLE, answers_apart, read_answers
+from .detector import CELLS, LABEL, WHOLE, answer_gap, read_answers
 
 
 class DetectionCodec(Codec):
-    """Makes crops of images and objects, and reads answers."""
+    """Encodes images and objects, and decodes outputs."""
 
     output = "objects"
     target_names = ("boxes", "labels", "crowd", "mask")
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tensors of images and objects; crops are made on the device."""
+        """Return the encoder of images and objects; crops are made on the device."""
         return ObjectEncoder(self.spec.framing)
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what makes training crops."""
+        """Return the augmentation, which makes training crops."""
         scale = self.spec.extra.get("scale") or [1.0, 1.0]
         return CropAugment(
             augment, crop=self.spec.img_size, scale=scale, mean=self.spec.mean, std=self.spec.std, device=device
         )
 
     def gap(self, first: np.ndarray, second: np.ndarray) -> float:
-        """Return how far answers that count lie apart, whatever their order."""
-        return answers_apart(first, second, least=standing(self.spec)["least"])
+        """Return the largest difference of outputs above the score threshold, in any order."""
+        return answer_gap(first, second, least=answer_filter(self.spec)["least"])
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
-        """Return the answers that stand, B, K, columns: box, score, class (-1 for none) and the cells of a mask."""
+        """Return the filtered objects, B, K, columns: box, score, class (-1 for none) and mask cells."""
         if output.ndim != 3 or output.shape[2] < CELLS:
             raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
-        return read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(self.spec)).rows().numpy()
+        return read_answers(torch.from_numpy(np.ascontiguousarray(output)), **answer_filter(self.spec)).rows().numpy()
 
     def unframe(self, row: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return the boxes in pixels of the image, and a last row of the class `WHOLE` with the image's own box.
+        """Return boxes in pixels of the original image, and a last row of class `WHOLE` with the image's size.
 
-        Answers that lie beside the image, in what fills up the square, are none.
+        Objects in the letterbox padding are removed.
         """
         height, width = size
         left, top, wide, high = fitted(height, width, self.spec.img_size)
@@ -60,8 +60,8 @@ class DetectionCodec(Codec):
         return np.concatenate([found, whole])
 
 
-def standing(spec: InputSpec) -> dict[str, Any]:
-    """Return which answers stand, as a spec says."""
+def answer_filter(spec: InputSpec) -> dict[str, Any]:
+    """Return the spec's thresholds for filtering objects."""
     extra: Mapping[str, Any] = spec.extra
     return {
         "overlap": float(extra.get("overlap") or 0.5),

@@ -1,7 +1,7 @@
-"""Verification of corners and of what lies within boxes: the second half of RepPoints V2 (Chen et al., 2020).
+"""Verification of corners and box interiors in RepPoints V2 (Chen et al., 2020).
 
-Regressed corners are checked against heat maps of corners, whose cells see the corner itself. Layers, targets and
-weights of losses are those of its authors' code with GIoU, but that a cell in several boxes is of the smallest alone.
+Regressed corners are refined by corner heat maps. Layers, targets and loss weights are those of the authors' code with
+GIoU, except that a cell in several boxes belongs to the smallest only.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from .dense import assume_rare, even_groups, start_small
 from .losses import focal, smooth_l1
 from .objects import Objects
 
-LEAST_OVERLAP = 0.7  # of a box with a moved corner at which the corner still is a near miss
+LEAST_OVERLAP = 0.7  # least IoU of a box with a moved corner that counts as a near miss
 HEAT, OFFSET, FOREGROUND = 0.25, 1.0, 0.1  # weights of the losses
-SAID = 6  # maps of corners: two of heat, four of places within cells
+SAID = 6  # corner maps: two heat maps, four offsets
 
 
 def block(inputs: int, outputs: int, kernel: int, *, groups: int, relu: bool = True) -> nn.Sequential:
-    """Return a convolution with group normalisation, and perhaps an activation."""
+    """Return a convolution with group normalisation, and optionally ReLU."""
     layers = [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False), nn.GroupNorm(groups, outputs)]
     return nn.Sequential(*layers, *([nn.ReLU()] if relu else []))
 
 
 class CornerPool(nn.Module):
-    """Lets a cell know of what lies to the right of it and below, or to the left and above (CornerNet).
+    """Corner pooling (CornerNet): maxima to the right and below, or to the left and above.
 
     Args:
-        first: whether for first corners or for last ones.
+        first: whether for top-left corners, instead of bottom-right ones.
     """
 
     def __init__(self, width: int, *, first: bool, groups: int) -> None:
@@ -42,13 +42,13 @@ class CornerPool(nn.Module):
         self.out = block(width, width, 1, groups=groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features of corners, B, C, H, W."""
+        """Return corner features, B, C, H, W."""
         pooled = pool_corner(self.across(x), self.down(x), first=self.first)
         return self.out(F.relu(self.pooled(pooled) + self.beside(x)))
 
 
 class Verification(nn.Module):
-    """Says of every cell whether it is a corner, where within the cell, and what object it lies in."""
+    """Predicts for every cell corner heat, corner offset, and the class of the enclosing object."""
 
     def __init__(self, width: int, num_classes: int, *, groups: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Verification(nn.Module):
             assume_rare(layer)
 
     def forward(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return answers, B, ..., H, W, and what is added to the features of boxes and of classes."""
+        """Return predictions, B, ..., H, W, and features to add to those of boxes and classes."""
         shared = self.shared(x)
         within = self.within(shared)
         seen = [pool(shared + within) for pool in self.pools]
@@ -78,16 +78,16 @@ class Verification(nn.Module):
 
 
 def pool_corner(across: Tensor, down: Tensor, *, first: bool) -> Tensor:
-    """Return the highest value to the right plus the highest below, or to the left and above for the last corner."""
+    """Return the maximum to the right plus the maximum below, or to the left and above for the last corner."""
     if first:
         return across.flip(3).cummax(3).values.flip(3) + down.flip(2).cummax(2).values.flip(2)
     return across.cummax(3).values + down.cummax(2).values
 
 
 def corner_radius(boxes: Tensor) -> Tensor:
-    """Return how far a corner may move, in the boxes' unit, so that the box still overlaps its own by `LEAST_OVERLAP`.
+    """Return the largest shift of a corner for which the box still has an IoU of `LEAST_OVERLAP`.
 
-    The least of three cases: both corners move inwards, both outwards, or both the same way.
+    The minimum over three cases: both corners move inwards, outwards, or in the same direction.
     """
     wide, high = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).unbind(-1)
     total, area, least = wide + high, wide * high, LEAST_OVERLAP
@@ -98,11 +98,11 @@ def corner_radius(boxes: Tensor) -> Tensor:
 
 
 def heat_targets(boxes: Tensor, real: Tensor, shape: tuple[int, int], stride: tuple[float, float]) -> Tensor:
-    """Return how near cells are to first and last corners, B, 2, H, W: 1 in the corner's cell, less around it.
+    """Return heat map targets of first and last corners, B, 2, H, W: 1 in the corner's cell, decreasing around it.
 
     Args:
         shape: height and width of the map.
-        stride: pixels from cell to cell, down and across.
+        stride: vertical and horizontal stride in pixels.
     """
     radius = corner_radius(boxes)[:, :, None, None]
     down, across = (torch.arange(side, device=boxes.device) for side in shape)
@@ -118,18 +118,18 @@ def heat_targets(boxes: Tensor, real: Tensor, shape: tuple[int, int], stride: tu
 
 
 def in_cells(boxes: Tensor, stride: tuple[float, float]) -> Tensor:
-    """Return boxes, or points, in cells."""
+    """Convert boxes or points to cell units."""
     return torch.stack([boxes[..., 0::2] / stride[1], boxes[..., 1::2] / stride[0]], dim=-1).flatten(-2)
 
 
 def cell_of(points: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return column and row of the cells that points, ..., 2, in cells, lie in."""
+    """Return column and row of the cells that contain points, ..., 2, in cell units."""
     column, row = points.floor().long().unbind(-1)
     return torch.stack([column.clamp(0, shape[1] - 1), row.clamp(0, shape[0] - 1)], dim=-1)
 
 
 def heat_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the focal loss of heat maps, summed: what is near a corner counts little as background (CornerNet)."""
+    """Return the summed focal loss of heat maps, with reduced weight near corners (CornerNet)."""
     chance = logits.sigmoid().clamp(1e-4, 1 - 1e-4)
     corner = -((1 - chance) ** 2) * chance.log() * (targets == 1)
     other = -(chance**2) * (1 - chance).log() * (1 - targets) ** 4 * (targets < 1)
@@ -137,7 +137,7 @@ def heat_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def at_cells(maps: Tensor, cells: Tensor) -> Tensor:
-    """Return what maps, B, C, H, W, hold in cells, B, N, 2 (column and row): B, N, C."""
+    """Gather maps, B, C, H, W, at cells, B, N, 2 (column and row): B, N, C."""
     place = cells[..., 1] * maps.shape[-1] + cells[..., 0]
     return maps.flatten(2).gather(2, place[:, None].expand(-1, maps.shape[1], -1)).transpose(1, 2)
 
@@ -145,7 +145,7 @@ def at_cells(maps: Tensor, cells: Tensor) -> Tensor:
 def within_targets(
     boxes: Tensor, labels: Tensor, real: Tensor, points: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the classes of cells within boxes, B, A, K, and what each counts, B, A: less in a large object.
+    """Return the classes of cells inside boxes, B, A, K, and their weights, B, A, smaller for large objects.
 
     Args:
         points: centres of the map's cells, A, 2.
@@ -153,7 +153,7 @@ def within_targets(
     inside = (points > boxes[:, :, None, :2]).all(-1) & (points < boxes[:, :, None, 2:]).all(-1) & real[..., None]
     sides = boxes[..., 2:] - boxes[..., :2]
     area = torch.where(inside, sides.prod(-1)[..., None], torch.inf)
-    least, owner = area.min(1)  # the smaller of two objects is in front
+    least, owner = area.min(1)  # the smallest object wins
     found = least < torch.inf
     kind = F.one_hot(labels.clamp(min=0).gather(1, owner), num_classes).to(boxes.dtype) * found[..., None]
     return kind, torch.where(found, 1 / least.clamp(min=1), 0)
@@ -165,10 +165,10 @@ def verification_losses(
     points: Sequence[Tensor],
     strides: Sequence[tuple[float, float]],
 ) -> dict[str, Tensor]:
-    """Return the losses of corners, of their places within cells, and of what lies within boxes.
+    """Return the losses of corner heat, corner offsets and box interiors.
 
     Args:
-        objects: what is there; all are sought on every level.
+        objects: objects, which are all used on every level.
     """
     boxes, real = objects.boxes, objects.real
     heat, offset = boxes.new_zeros(()), boxes.new_zeros(())
@@ -189,7 +189,7 @@ def verification_losses(
     loss = focal(torch.cat(logits, dim=1), kind)
     inner = (loss * kind * weight[..., None]).sum() / weight.sum().clamp(min=1e-9)
     outer = (loss * (1 - kind)).sum() / kind.sum().clamp(min=1)
-    count = 2 * len(answers) * real.sum().clamp(min=1)  # corners of all levels
+    count = 2 * len(answers) * real.sum().clamp(min=1)  # corners on all levels
     return {
         "corners": HEAT * heat / count,
         "corner_offsets": OFFSET * offset / count,
@@ -198,12 +198,12 @@ def verification_losses(
 
 
 def verify_corners(corners: Tensor, heat: Tensor, offset: Tensor, stride: tuple[float, float]) -> Tensor:
-    """Return corners, B, N, 2, each moved to where the hottest of the four cells around it has its corner.
+    """Refine corners, B, N, 2: move each to the corner predicted by the hottest of its four nearest cells.
 
     Args:
-        heat: chances, B, 1, H, W.
-        offset: place of a corner within a cell, B, 2, H, W.
-        stride: pixels from cell to cell, down and across.
+        heat: probabilities, B, 1, H, W.
+        offset: corner offset within a cell, B, 2, H, W.
+        stride: vertical and horizontal stride in pixels.
     """
     shape = (heat.shape[-2], heat.shape[-1])
     scale = corners.new_tensor((stride[1], stride[0]))

@@ -1,4 +1,4 @@
-"""Objects that belong to images: boxes and classes, masks where there are some; read when a sample is."""
+"""Targets of detection: boxes, classes and optionally masks."""
 
 import hashlib
 import json
@@ -19,25 +19,25 @@ from ...support.files import write_text
 from ...support.wording import count_of
 from .regions import paint_objects, to_mask
 
-LEAST = 8  # rows of objects that a sample is given, at least, so that a set of few has one shape
+LEAST = 8  # least rows of objects in a sample
 
 
 @dataclass(frozen=True)
 class BoxTargets(Targets):
-    """Objects a sample: rows are images, N int64; outputs the names of the classes.
+    """Objects of images: rows are image indices, N int64; outputs are class names.
 
     Objects of image i are those from `starts[i]` to `starts[i + 1]`.
 
     Args:
-        starts: of all images and the end, M + 1 int64.
+        starts: first object of each image, and the end, M + 1 int64.
         boxes: corners in pixels of the image, K, 4 float32.
         labels: classes, K int64.
-        crowd: regions in which nothing is said of single objects, K bool.
-        regions: what of the image is an object's, as COCO writes it (polygons or runs); None without masks.
-        names: of the images, for messages.
-        sizes: heights and widths of the images as their list tells them, M, 2 int64; 0 where it does not.
-        remarks: what is wrong with objects that were left out or have no usable region, by image.
-        layers: in which masks that share pixels are kept.
+        crowd: crowd regions without single objects, K bool.
+        regions: masks in COCO's format (polygons or RLE); None without masks.
+        names: names of the images, for messages.
+        sizes: heights and widths of the images by their annotations, M, 2 int64; 0 if missing.
+        remarks: problems of omitted objects and unusable masks, by image.
+        layers: number of layers for overlapping masks.
     """
 
     task = "detect"
@@ -57,7 +57,7 @@ class BoxTargets(Targets):
     layers: int = 1
 
     def require(self, where: str) -> None:
-        """Refuse a set without any object."""
+        """Refuse a dataset without objects."""
         if not self.counts().any():
             wrong = [f"{self.names[image]}: {text}" for image, texts in self.remarks.items() for text in texts]
             told = f"; {count_of(len(wrong), 'object')} with something wrong: {abbreviate(wrong)}" if wrong else ""
@@ -65,16 +65,16 @@ class BoxTargets(Targets):
 
     @property
     def most(self) -> int:
-        """Objects of the image that has most of them: the rows of every sample."""
+        """Largest number of objects in an image: the rows of every sample."""
         return max(int(np.diff(self.starts).max(initial=0)), LEAST)
 
     def objects(self, index: int) -> slice:
-        """Return where a sample's objects are."""
+        """Return the indices of a sample's objects."""
         image = int(self.rows[index])
         return slice(int(self.starts[image]), int(self.starts[image + 1]))
 
     def read(self, index: int) -> dict[str, Any]:
-        """Return a sample's objects in as many rows as the fullest image has; -1 is the class of empty ones."""
+        """Return a sample's objects, padded to the largest number in an image; padding has class -1."""
         here = self.objects(index)
         count, most = here.stop - here.start, self.most
         boxes, labels, crowd = np.zeros((most, 4), np.float32), np.full(most, -1, np.int64), np.zeros(most, bool)
@@ -83,19 +83,19 @@ class BoxTargets(Targets):
         return found if self.regions is None else found | {"regions": self.regions[here], "layers": self.layers}
 
     def _listed_size(self, index: int) -> tuple[int, int] | None:
-        """Return height and width of a sample as its list tells them; None where it does not."""
+        """Return height and width of a sample by its annotations; None if missing."""
         height, width = map(int, self.sizes[int(self.rows[index])]) if len(self.sizes) else (0, 0)
         return (height, width) if height and width else None
 
     def describe(self, index: int) -> str:
-        """Return how many objects of which classes a sample has."""
+        """Return a sample's number of objects by class as text."""
         here = self.objects(index)
         counts = np.bincount(self.labels[here], minlength=len(self.outputs))
         parts = [f"{count} {name}" for name, count in zip(self.outputs, counts, strict=True) if count]
         return ", ".join(parts) or "nothing"
 
     def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:
-        """Yield what is wrong with a sample's objects, in an image of some height and width."""
+        """Yield problems of a sample's objects, for an image of the given height and width."""
         image, name = int(self.rows[index]), self.names[int(self.rows[index])]
         for remark in self.remarks.get(image, ()):
             yield BadSample(name, remark, "box")
@@ -121,13 +121,13 @@ class BoxTargets(Targets):
                 yield BadSample(name, f"object {place + 1}: {error}", "box")
 
     def small_side(self, img_size: int) -> float | None:
-        """Return the side of small objects, a twentieth is smaller, in pixels of images fitted into a square.
+        """Return the 5% quantile of object sides, in pixels of letterboxed images.
 
         Args:
-            img_size: side of the square.
+            img_size: side of the letterboxed images.
 
         Returns:
-            None where lists tell no image's size.
+            None if annotations have no image sizes.
         """
         if not len(self.sizes):
             return None
@@ -139,7 +139,7 @@ class BoxTargets(Targets):
         return float(np.percentile((sides * img_size / sizes.max(1).clip(1))[known], 5))
 
     def beyond(self) -> np.ndarray:
-        """Return which objects reach beyond their images, K bool, as far as lists tell these images' sizes."""
+        """Return which objects extend beyond their images, K bool, where sizes are known."""
         if not len(self.sizes):
             return np.zeros(len(self.boxes), dtype=bool)
         sizes = np.repeat(self.sizes, np.diff(self.starts), axis=0)
@@ -148,7 +148,7 @@ class BoxTargets(Targets):
     def write_part(
         self, folder: Path, part: str, samples: Sequence[tuple[int, str, tuple[int, int]]]
     ) -> Iterator[tuple[str, str]]:
-        """Write a list as COCO has it: objects whose boxes lie in their images, each once; masks that can be read."""
+        """Write COCO annotations of valid objects, without duplicates and unreadable masks."""
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
         for number, (index, name, size) in enumerate(samples, 1):
@@ -183,14 +183,14 @@ class BoxTargets(Targets):
         write_text(folder / f"{part}.json", json.dumps(whole))
 
     def aligned(self, outputs: tuple[str, ...]) -> Self:
-        """Return the same counted in another list of classes, which has all of its own that have objects."""
+        """Return targets with the indices of another list of classes, which includes all used ones."""
         if outputs == self.outputs:
             return self
         lookup = renumber(self.outputs, outputs, used=np.unique(self.labels))
         return replace(self, labels=lookup[self.labels], outputs=outputs)
 
     def strata(self) -> np.ndarray:
-        """Return the rarest class of each image, so that held-out sets have some of each; -1 for none."""
+        """Return the rarest class of each image, for stratified splits; -1 for none."""
         total = self.counts()
         found = []
         for index in range(len(self)):
@@ -199,16 +199,16 @@ class BoxTargets(Targets):
         return np.array(found, dtype=np.int64)
 
     def counts(self) -> np.ndarray:
-        """Return how many objects each class has."""
+        """Return the number of objects of each class."""
         chosen = [self.labels[self.objects(index)][~self.crowd[self.objects(index)]] for index in range(len(self))]
         return np.bincount(np.concatenate(chosen) if chosen else [], minlength=len(self.outputs)).astype(np.int64)
 
     def empty(self) -> int:
-        """Return how many samples have no object."""
+        """Return the number of samples without objects."""
         return sum(self.objects(index).stop == self.objects(index).start for index in range(len(self)))
 
     def update(self, digest: "hashlib._Hash") -> None:
-        """Add classes and objects to a digest."""
+        """Update a digest with classes and objects."""
         digest.update("\0".join(self.outputs).encode())
         for index in range(len(self)):
             here = self.objects(index)
@@ -220,13 +220,13 @@ class BoxTargets(Targets):
 
 @dataclass(frozen=True)
 class ObjectEncoder(ImageEncoder):
-    """Samples with boxes, and the objects' masks as maps of their numbers, in as many layers as the set needs.
+    """Encodes boxes, and masks as maps of object numbers in layers.
 
-    A map has 1 where the first object is, 2 for the second, and so on, 0 where none is; -1 is outside of the image.
+    A map is 1 at the first object, 2 at the second and so on, 0 at none, and -1 outside of the image.
     """
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
-        """Return a sample as tensors, its boxes cut at the image's edges."""
+        """Return a sample as tensors, with boxes clipped to the image."""
         target, size = sample.target, sample.inputs["image"].shape[:2]
         if isinstance(target, Mapping):
             target = dict(target)
@@ -244,7 +244,7 @@ class ObjectEncoder(ImageEncoder):
 
 
 def _other_size(listed: tuple[int, int] | None, size: tuple[int, int]) -> str | None:
-    """Return what is wrong if an image of some height and width is not the one that boxes were drawn on."""
+    """Return the fault if an image's size differs from that of its annotations."""
     if listed is None or listed == size:
         return None
     turned = ", turned by its EXIF note" if listed == size[::-1] else ""
@@ -255,7 +255,7 @@ def _other_size(listed: tuple[int, int] | None, size: tuple[int, int]) -> str | 
 
 
 def _cut(boxes: np.ndarray, real: np.ndarray, size: tuple[int, int], *, name: str) -> np.ndarray:
-    """Return boxes as far as they lie in an image of some height and width, or raise BadSample."""
+    """Clip boxes to an image's height and width, or raise BadSample."""
     inside = boxes.clip(0, np.array([size[1], size[0]] * 2, dtype=boxes.dtype))
     outside = real & ((inside[:, 2:] - inside[:, :2]) <= 0).any(1)
     if outside.any():
@@ -266,6 +266,6 @@ def _cut(boxes: np.ndarray, real: np.ndarray, size: tuple[int, int], *, name: st
 
 
 def reaches_beyond(boxes: np.ndarray, sizes: np.ndarray | tuple[int, int]) -> np.ndarray:
-    """Return which boxes, K, 4, reach more than a pixel beyond images of some heights and widths, 2 or K, 2."""
+    """Return which boxes, K, 4, extend more than a pixel beyond image sizes, 2 or K, 2."""
     ends = np.asarray(sizes)[..., ::-1] + 1
     return np.asarray((boxes[:, :2] < -1).any(1) | (boxes[:, 2:] > ends).any(1))

@@ -1,4 +1,4 @@
-"""Detectors that ask every cell at once: RetinaNet and ATSS."""
+"""Dense detectors: RetinaNet and ATSS."""
 
 import math
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from .anchors import Anchors
 from .boxes import clip, covered, decode, encode, overlaps, take
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss, smooth_l1
-from .matching import UNUSED, leave_out, match_by_atss, match_by_overlap
-from .objects import Found, Head, Objects
+from .matching import UNUSED, ignore_hidden, match_by_atss, match_by_overlap
+from .objects import Detections, Head, Objects
 
 RATIOS = (0.5, 1.0, 2.0)
-HIDDEN = 0.5  # part of an anchor within a crowd that leaves it out of the loss
+HIDDEN = 0.5  # fraction of an anchor inside a crowd region from which it is ignored
 
 
 def tower(width: int, depth: int, *, groups: int) -> nn.Sequential:
-    """Return 3 x 3 convolutions, with group normalisation where there are groups."""
+    """Return a stack of 3 x 3 convolutions, with group normalisation if `groups` is set."""
     layers: list[nn.Module] = []
     groups = even_groups(groups, width)
     for _ in range(depth):
@@ -31,12 +31,12 @@ def tower(width: int, depth: int, *, groups: int) -> nn.Sequential:
 
 
 def even_groups(groups: int, width: int) -> int:
-    """Return into how many groups channels are parted, of four at least, so that a map of one cell has a deviation."""
+    """Return the number of groups of at least four channels, so that single-cell maps have a variance."""
     return math.gcd(groups, max(width // 4, 1)) if groups else 0
 
 
 def start_small(part: nn.Module) -> None:
-    """Give the convolutions of a part small random weights."""
+    """Initialise a module's convolutions with small random weights."""
     for module in part.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.normal_(module.weight, std=0.01)
@@ -45,24 +45,24 @@ def start_small(part: nn.Module) -> None:
 
 
 def assume_rare(layer: nn.Module) -> None:
-    """Let a layer of logits say at first that an object is as rare as one in a hundred."""
+    """Initialise the bias of logits for a prior probability of 1%."""
     if isinstance(layer.bias, Tensor):
         nn.init.constant_(layer.bias, -math.log(0.99 / 0.01))
 
 
 class DenseDetector(Head):
-    """A head that says of every anchor what it is and where.
+    """Base of heads that classify and regress every anchor.
 
     Args:
-        width: of the pyramid and the head.
-        depth: convolutions before each answer.
+        width: channels of the pyramid and the head.
+        depth: convolutions before each output.
         more: see `FPN`.
-        groups: of group normalisation, 0 for none; the kind's own if not given.
-        anchor: side of a cell's smallest anchor, in cells; likewise.
+        groups: groups of group normalisation, 0 for none; default: the head's own.
+        anchor: side of the smallest anchor in cells; likewise.
 
     Attributes:
-        octave: sizes of anchors from one side to twice that.
-        ratios: of the anchors' height to width.
+        octave: number of anchor sizes in an octave.
+        ratios: anchors' ratios of height to width.
     """
 
     codes = (1.0, 1.0)
@@ -97,10 +97,10 @@ class DenseDetector(Head):
         self.add_parts(width)
 
     def add_parts(self, width: int) -> None:
-        """Make what a kind has besides."""
+        """Add further parts of a head."""
 
     def forward(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the raw answers to all anchors: "logits" B, A, K, "codes" B, A, 4, and what a kind adds."""
+        """Return raw outputs of all anchors: "logits" B, A, K, "codes" B, A, 4, and those of subclasses."""
         return self._answer(self.fpn(maps[-3:]))
 
     def _answer(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ class DenseDetector(Head):
         return answers.reshape(batch, -1, size)
 
     def anchors(self, size: tuple[int, int], maps: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-        """Return the anchors of all levels, A, 4, and how many are of each."""
+        """Return the anchors of all levels, A, 4, and their number by level."""
         found = self.grid(pyramid_shapes(maps[-3:], self.fpn.levels), size, maps[0].device)
         return torch.cat(found), [len(one) for one in found]
 
@@ -128,19 +128,19 @@ class DenseDetector(Head):
     def loss(
         self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Return the losses of raw answers by name."""
+        """Return the losses of raw outputs by name."""
         raise NotImplementedError
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet."""
+        """Return each level's top candidates, B, M, 6: box, score and class; before suppression."""
         raw = {name: value.float() for name, value in self(maps).items()}
         anchors, counts = self.anchors(size, maps)
         value, place, label = best_of_levels(self.scores(raw), counts, self.candidates)
         boxes = clip(decode(take(raw["codes"], place), anchors[place], self.codes), size)
-        return Found(boxes, value, label).rows()
+        return Detections(boxes, value, label).rows()
 
     def scores(self, raw: dict[str, Tensor]) -> Tensor:
-        """Return how sure each class of each anchor is, B, A, K."""
+        """Return the scores of anchors and classes, B, A, K."""
         return raw["logits"].sigmoid()
 
 
@@ -150,16 +150,16 @@ class RetinaNet(DenseDetector):
     octave, ratios = 3, RATIOS
 
     def halve_anchors(self, times: int) -> None:
-        """Begin with smaller anchors."""
+        """Halve the anchors `times` times."""
         self.grid.halve(times)
 
     def loss(
         self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Return the losses of classes and boxes: each image's over its matched anchors, then their mean."""
+        """Return the losses of classes and boxes, normalised by each image's matched anchors and averaged."""
         shared = overlaps(objects.boxes, anchors.expand(len(objects.boxes), -1, -1))
         matched = match_by_overlap(shared, objects.real, high=0.5, low=0.4, every_object=True)
-        matched = leave_out(matched, in_crowd(anchors, objects))
+        matched = ignore_hidden(matched, in_crowd(anchors, objects))
         positive = matched >= 0
         target, box = class_targets(objects, matched, self.num_classes)
         over = positive.sum(1).clamp(min=1)
@@ -170,14 +170,14 @@ class RetinaNet(DenseDetector):
 
 
 class ATSS(DenseDetector):
-    """One anchor a cell, matched by adaptive selection; boxes by GIoU, and a centredness (Zhang et al., 2020)."""
+    """One anchor a cell, adaptive training sample selection, GIoU loss and centredness (Zhang et al., 2020)."""
 
     codes = (10.0, 5.0)
     overlap, kept = 0.6, 100
     own_groups, own_anchor = 32, 8.0
 
     def add_parts(self, width: int) -> None:
-        """Make what tells how near a centre lies, and a scale for each level's boxes."""
+        """Add the centredness branch, and a scale for each level's boxes."""
         self.centredness = nn.Conv2d(width, 1, 3, padding=1)
         self.scales = nn.Parameter(torch.ones(self.fpn.levels))
         start_small(self.centredness)
@@ -192,15 +192,15 @@ class ATSS(DenseDetector):
         return {"logits": torch.cat(logits, 1), "codes": torch.cat(codes, 1), "centred": torch.cat(centred, 1)}
 
     def scores(self, raw: dict[str, Tensor]) -> Tensor:
-        """Return how sure each class of each anchor is, B, A, K: less so far from an object's centre."""
+        """Return the scores, B, A, K, multiplied by centredness."""
         return raw["logits"].sigmoid() * raw["centred"].sigmoid()[..., None]
 
     def loss(
         self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Return the losses of classes, boxes and centredness over the batch's matched anchors."""
+        """Return the losses of classes, boxes and centredness, normalised by the batch's matched anchors."""
         matched = match_by_atss(objects.boxes, objects.real, anchors, counts)
-        matched = leave_out(matched, in_crowd(anchors, objects))
+        matched = ignore_hidden(matched, in_crowd(anchors, objects))
         positive = matched >= 0
         target, box = class_targets(objects, matched, self.num_classes)
         centred = torch.where(positive, centredness(anchors.expand_as(box), box), 0)
@@ -214,7 +214,7 @@ class ATSS(DenseDetector):
 
 
 def pyramid_shapes(maps: Sequence[Tensor], levels: int) -> list[tuple[int, int]]:
-    """Return height and width of a pyramid's maps: those it is given, and coarser ones of half the side."""
+    """Return height and width of a pyramid's maps: the given ones, and coarser ones of half the side."""
     found = [(one.shape[-2], one.shape[-1]) for one in maps]
     while len(found) < levels:
         found.append(((found[-1][0] + 1) // 2, (found[-1][1] + 1) // 2))
@@ -222,7 +222,7 @@ def pyramid_shapes(maps: Sequence[Tensor], levels: int) -> list[tuple[int, int]]
 
 
 def best_of_levels(scores: Tensor, counts: Sequence[int], candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return score, place and class of each level's best answers, B, M each."""
+    """Return score, index and class of each level's top candidates, B, M each."""
     classes, start = scores.shape[-1], 0
     picked = []
     for count in counts:
@@ -235,7 +235,7 @@ def best_of_levels(scores: Tensor, counts: Sequence[int], candidates: int) -> tu
 
 
 def centredness(anchors: Tensor, boxes: Tensor) -> Tensor:
-    """Return how near anchors' centres lie to those of boxes, ..., N: 1 at the centre, 0 at the border and beyond."""
+    """Return the centredness of anchors in boxes, ..., N: 1 at the centre, 0 at the border and outside."""
     middle = (anchors[..., :2] + anchors[..., 2:]) / 2
     before, after = middle - boxes[..., :2], boxes[..., 2:] - middle
     nearer, farther = torch.minimum(before, after).clamp(min=0), torch.maximum(before, after).clamp(min=1e-6)
@@ -243,7 +243,7 @@ def centredness(anchors: Tensor, boxes: Tensor) -> Tensor:
 
 
 def in_crowd(boxes: Tensor, objects: Objects) -> Tensor:
-    """Return which boxes, N, 4 or B, N, 4, lie for the most part in a region that nothing is said of, B, N."""
+    """Return which boxes, N, 4 or B, N, 4, are mostly inside crowd regions, B, N."""
     boxes = boxes.expand(len(objects.boxes), -1, -1)
     if objects.boxes.shape[1] == 0:
         return torch.zeros(boxes.shape[:2], dtype=torch.bool, device=boxes.device)
@@ -252,7 +252,7 @@ def in_crowd(boxes: Tensor, objects: Objects) -> Tensor:
 
 
 def of_matched(objects: Objects, matched: Tensor) -> tuple[Tensor, Tensor]:
-    """Return class and box of what each is matched with, B, A and B, A, 4; anything where there is no match."""
+    """Return class and box of each anchor's match, B, A and B, A, 4; arbitrary without a match."""
     if objects.boxes.shape[1] == 0:
         return torch.full_like(matched, -1), objects.boxes.new_zeros(*matched.shape, 4)
     place = matched.clamp(min=0)
@@ -260,6 +260,6 @@ def of_matched(objects: Objects, matched: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def class_targets(objects: Objects, matched: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return class, one-hot, B, A, K, nothing where there is no match, and box of what each is matched with."""
+    """Return one-hot class targets, B, A, K, zero without a match, and the matched boxes."""
     label, box = of_matched(objects, matched)
     return F.one_hot(label.clamp(min=0), num_classes).float() * (matched >= 0)[..., None], box

@@ -1,4 +1,4 @@
-"""A detector: a backbone, a pyramid of its maps and a head that finds objects; and the heads by name."""
+"""Detectors: backbone, feature pyramid and head; and the heads by name."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from ..segmentation.pyramid import FeaturePyramid, OnPyramid, pad_to
 from .boxes import best_boxes, take
 from .dense import ATSS, RetinaNet
 from .keep_triton import has_triton
-from .objects import Found, Objects
+from .objects import Detections, Objects
 from .reppoints import RepPointsV2
 from .roi import Cascade, MaskRCNN
 from .sparse import SparseRCNN
@@ -23,10 +23,10 @@ HEADS: Registry[Callable[..., nn.Module]] = Registry(
     "detector", group="saccade.detectors", home="saccade.tasks.detection"
 )
 register_detector = HEADS.register
-MOST = 16_384  # of any number that a head is given
-MARGIN = 1.2  # times the least score: what lies nearer to where answers begin to count may fall on either side
-SCORE, LABEL, CELLS = 4, 5, 6  # columns of answers, after the box
-WHOLE = -2  # class of the row that tells an image's size
+MOST = 16_384  # largest numeric option of a head
+MARGIN = 1.2  # scores within this factor of the threshold are not compared
+SCORE, LABEL, CELLS = 4, 5, 6  # columns of outputs, after the box
+WHOLE = -2  # class of the row with an image's size
 
 register_detector("retinanet")(RetinaNet)
 register_detector("atss")(ATSS)
@@ -37,11 +37,11 @@ register_detector("cascade")(Cascade)
 
 
 class Detector(OnPyramid):
-    """A backbone, a pyramid of its maps and a head; images of any size.
+    """A detector of backbone, feature pyramid and head, for images of any size.
 
     Args:
-        backbone: of timm's contract.
-        head: as `--set model.head` names it: "retinanet", "mask_rcnn:width=128", ...
+        backbone: a backbone with timm's interface.
+        head: head as in `--set model.head`: "retinanet", "mask_rcnn:width=128", ...
     """
 
     def __init__(self, backbone: nn.Module, head: str, *, num_classes: int, masks: bool) -> None:
@@ -64,14 +64,14 @@ class Detector(OnPyramid):
         self.backbone = backbone
         self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
         self.default_cfg = {"classifier": ("head",)}
-        # Each head orders classes in its own way, by anchors or beside a background: none has just a row for each.
+        # No head has exactly one row for each class: there are anchors, or a background class.
         self.class_layers: tuple[str, ...] = ()
         self.num_classes, self.num_features = num_classes, self.neck.channels[-1]
         self.multiple = self.neck.multiple
 
     @property
     def no_graph(self) -> str | None:
-        """Why it cannot be written as a graph: ONNX has no operator that looks at boxes, or at points, as these do."""
+        """Reason that it cannot be exported: ONNX has no such operators on boxes and points."""
         if isinstance(self.head, RetinaNet | ATSS):
             return None
         return (
@@ -80,7 +80,7 @@ class Detector(OnPyramid):
         )
 
     def maps(self, x: Tensor) -> tuple[list[Tensor], tuple[int, int]]:
-        """Return the four maps that the head gets, and the size of the images with what was added to their sides."""
+        """Return the head's four input maps, and the padded image size."""
         padded = pad_to(x, self.multiple)
         return self.neck(self.backbone, padded), (padded.shape[-2], padded.shape[-1])
 
@@ -90,7 +90,7 @@ class Detector(OnPyramid):
         return self.head.losses(maps, objects, size, seeds)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return answers, B, M, 6 or more: box, score, class (-1 for none) and the cells of a mask."""
+        """Return objects, B, M, 6 or more: box, score, class (-1 for none) and mask cells."""
         maps, size = self.maps(x)
         return self.head.answers(maps, size)
 
@@ -99,17 +99,17 @@ class Detector(OnPyramid):
         return self.head
 
 
-def waits_for_device(head: str) -> bool:
-    """Whether training steps of a head wait for the device, so that no graph of them can be captured.
+def needs_host_sync(head: str) -> bool:
+    """Whether training steps of a head synchronise with the host, so that they cannot be captured as CUDA graphs.
 
-    Sparse R-CNN pairs answers and objects on the processor; proposals are chosen there where there is no Triton.
+    Sparse R-CNN matches on the CPU; proposals are selected there without Triton.
     """
     name = head.split(":")[0]
     return name == "sparse_rcnn" or (name in ("mask_rcnn", "cascade") and not has_triton())
 
 
-def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> Found:
-    """Return the answers that stand, best first: of those of one class that overlap much the best."""
+def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> Detections:
+    """Filter objects by score and non-maximum suppression, best first."""
     boxes, score, label = output[..., :4], output[..., SCORE], output[..., LABEL].round().long()
     keep, filled = best_boxes(
         boxes, score, label, (score > least) & (label >= 0), overlap=overlap, count=min(kept, output.shape[1])
@@ -118,7 +118,7 @@ def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> 
     if output.shape[-1] > CELLS:
         side = round((output.shape[-1] - CELLS) ** 0.5)
         masks = take(output[..., CELLS:], keep).unflatten(-1, (side, side))
-    return Found(
+    return Detections(
         take(boxes, keep) * filled[..., None],
         take(score, keep) * filled,
         torch.where(filled, take(label, keep), -1),
@@ -126,14 +126,14 @@ def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> 
     )
 
 
-def answers_apart(first: np.ndarray, second: np.ndarray, *, least: float) -> float:
-    """Return the largest difference of a row that counts from the nearest one of its class in the other answers.
+def answer_gap(first: np.ndarray, second: np.ndarray, *, least: float) -> float:
+    """Return the largest difference of a row above the threshold from the nearest one of its class in the others.
 
-    Rows come by falling scores, and those of nearly equal scores may change places.
+    Rows are sorted by score, so rows with nearly equal scores may be swapped.
 
     Args:
-        first: raw answers, B, M, columns.
-        least: score from which answers count.
+        first: raw outputs, B, M, columns.
+        least: score threshold.
     """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")

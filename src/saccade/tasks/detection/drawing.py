@@ -1,4 +1,4 @@
-"""Answers as they are drawn: masks pasted into images, boxes and names on them."""
+"""Drawing of objects: masks, boxes and names."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,16 +13,16 @@ from torch import Tensor
 from .regions import to_mask
 from .runs import pack_runs
 
-THRESHOLD = 0.5  # chance from which a pixel is an object's
-LEAST = 480  # longer side that images are enlarged to before something is drawn on them
+THRESHOLD = 0.5  # probability from which a pixel belongs to an object
+LEAST = 480  # smallest longer side of annotated images
 
 
 def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """Return which pixels of an image are each object's, K, H, W bool.
+    """Resize masks to their boxes in an image, K, H, W bool.
 
     Args:
-        masks: chances within the boxes, K, side, side.
-        boxes: in pixels, K, 4.
+        masks: probabilities inside the boxes, K, side, side.
+        boxes: boxes in pixels, K, 4.
         size: height and width of the image.
     """
     height, width = (size, size) if isinstance(size, int) else size
@@ -37,7 +37,7 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Te
 
 
 def to_runs(cells: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> str:
-    """Return which pixels of an image are an object's, as COCO's letters."""
+    """Return an object's mask in COCO's compressed RLE."""
     left, top = (max(int(side), 0) for side in np.floor(box[:2]))
     right, bottom = (int(side) for side in np.minimum(np.ceil(box[2:]), size[::-1]))
     if right <= left or bottom <= top:
@@ -55,14 +55,14 @@ def draw_objects(
     *,
     side: int | None = None,
 ) -> np.ndarray:
-    """Return an image with objects drawn on it, at a side at which names can be read.
+    """Draw objects on an image, at a size at which names are legible.
 
     Args:
-        pixels: H, W, 3 uint8, perhaps smaller than what the objects are of.
-        objects: with `class`, `box` and perhaps `score` and `segmentation`; the first ones are drawn on top.
-        colours: of the classes, as "#rrggbb".
-        size: height and width of the image that boxes and masks are of.
-        side: that the longer one is brought to; if not given, small images are enlarged and others left as they are.
+        pixels: H, W, 3 uint8, possibly a resized image.
+        objects: objects with `class`, `box` and optionally `score` and `segmentation`; the first is drawn on top.
+        colours: colours of classes, as "#rrggbb".
+        size: height and width of the original image.
+        side: longer side of the result; default: small images are enlarged.
     """
     image = Image.fromarray(pixels)
     scale = max(LEAST / max(image.size), 1.0) if side is None else side / max(image.size)
@@ -70,7 +70,7 @@ def draw_objects(
     image = image.resize(shape, Image.Resampling.BICUBIC, reducing_gap=3.0)
     for one in reversed(objects):
         if "segmentation" in one:
-            with suppress(ValueError):  # a list's own region may be none
+            with suppress(ValueError):  # annotations may have invalid regions
                 mask = Image.fromarray(to_mask(one["segmentation"], size).astype(np.uint8) * 110).resize(image.size)
                 image.paste(colours[one["class"]], mask=mask)
     pen = ImageDraw.Draw(image)
@@ -92,6 +92,6 @@ def draw_objects(
 
 
 def _legible(colour: str) -> str:
-    """Return black or white, whichever can be read on a colour."""
+    """Return black or white, whichever is legible on a colour."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"

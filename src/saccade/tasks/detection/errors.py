@@ -1,4 +1,4 @@
-"""What is wrong with answers, by kind, and what a page shows of them: kept beside the records of average precision."""
+"""Detection errors by type, and predictions for pages."""
 
 from collections.abc import Mapping
 
@@ -10,28 +10,28 @@ from ..page import choose_shown
 from .boxes import areas, covered, overlaps
 from .metrics import DetectionMetrics
 
-NONE, RIGHT, DOUBLED, OTHER_CLASS, MISPLACED, NOTHING, SPARED = range(7)  # what an answer is
+NONE, RIGHT, DOUBLED, OTHER_CLASS, MISPLACED, NOTHING, SPARED = range(7)  # types of predictions
 KINDS = {
     MISPLACED: ("Badly placed", "of its class, but with an overlap of 10% to 50%"),
     OTHER_CLASS: ("Wrong class", "in the place of an object of another class"),
     DOUBLED: ("Doubled", "in the place of an object that a surer answer has found"),
     NOTHING: ("Nothing there", "where no object is"),
 }
-ENOUGH, NEAR = 0.5, 0.1  # overlap of a right answer, and of one that is badly placed
-SHOWN_MASKS = 20  # answers of an image whose masks a page shows
-KIND = 6  # column of an answer that a page keeps, after box, score and class
-FOUND, AREA = 1, 2  # columns of an object, after its class: score it was found with, 0 for never; area in pixels
+ENOUGH, NEAR = 0.5, 0.1  # IoU of a correct prediction, and of a badly located one
+SHOWN_MASKS = 20  # most masks shown in an image
+KIND = 6  # column of the type, after box, score and class
+FOUND, AREA = 1, 2  # columns of an object, after its class: score of its match, 0 if missed; area in pixels
 
 
 class ShownMetrics(DetectionMetrics):
-    """Collects what errors there are and what a page shows, beside what metrics are made of."""
+    """Collects errors and predictions for pages, besides the metrics' records."""
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the records, `answers` (B, K, 7), `objects` (B, N, 3) and the surest answers' `masks`."""
+        """Return the records, `answers` (B, K, 7), `objects` (B, N, 3) and the `masks` with the highest scores."""
         found = super().measure(answers, batch)
         kinds, scores = [], []
         for place in range(len(batch["labels"])):
-            kind, score = tell_errors(
+            kind, score = classify_errors(
                 *(answers[name][place].cpu() for name in ("boxes", "scores", "labels")),
                 *(batch[name][place].cpu() for name in ("boxes", "labels", "crowd")),
             )
@@ -49,31 +49,31 @@ class ShownMetrics(DetectionMetrics):
         return found
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return every sample's own average precision, its answers and objects, and masks of those that are shown."""
+        """Return every sample's average precision, predictions and objects, and the masks to show."""
         kept = super().predictions()
         objects, answers = self.columns["objects"], self.columns["answers"]
         empty = (objects[..., 0] < 0).all(1)
         sure = (answers[..., 4] >= ENOUGH).any(1)
-        kept["ap"] = torch.where(empty, (~sure).float(), kept["ap"])  # nothing is found where nothing is: all is right
+        kept["ap"] = torch.where(empty, (~sure).float(), kept["ap"])  # no objects and no predictions: perfect
         kept["side"] = self.columns["side"][:1]
         kept |= {"answers": answers, "objects": objects, "shown": torch.from_numpy(choose_shown(kept["ap"].numpy()))}
         return kept | ({"masks": self.columns["masks"][kept["shown"]]} if "masks" in self.columns else {})
 
 
-def tell_errors(
+def classify_errors(
     boxes: Tensor, scores: Tensor, labels: Tensor, truth: Tensor, classes: Tensor, crowd: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what each answer is, K, and the score of the answer that found each object, N.
+    """Return the type of each prediction, K, and the score of each object's match, N.
 
-    Surer answers choose first, so that what is said of answers above a score does not depend on those below it.
+    Predictions are matched in order of score, so that the result above a score does not depend on those below it.
 
     Args:
-        boxes: of the answers, surest first, K, 4.
-        scores: of the answers, K.
-        labels: of the answers, K; -1 for none.
+        boxes: predicted boxes in order of score, K, 4.
+        scores: predicted scores, K.
+        labels: predicted classes, K; -1 for none.
         truth: boxes of the objects, N, 4.
-        classes: of the objects, N; -1 for none.
-        crowd: which objects are regions that nothing is said of, N.
+        classes: classes of the objects, N; -1 for none.
+        crowd: which objects are crowd regions, N.
     """
     real = (classes >= 0) & ~crowd.bool()
     overlap = torch.where(real[None], overlaps(boxes.float(), truth.float()), 0.0).numpy()
@@ -97,7 +97,7 @@ def tell_errors(
 
 
 def best_threshold(answers: np.ndarray, objects: np.ndarray) -> float:
-    """Return the score from which answers, N, K, 7, have the highest F1; one half where nothing is right."""
+    """Return the score threshold with the highest F1 of predictions, N, K, 7; 0.5 if none is correct."""
     flat = answers.reshape(-1, answers.shape[-1])
     flat = flat[(flat[:, KIND] != NONE) & (flat[:, KIND] != SPARED)]
     flat = flat[np.argsort(-flat[:, 4], kind="stable")]
@@ -109,7 +109,7 @@ def best_threshold(answers: np.ndarray, objects: np.ndarray) -> float:
 
 
 def count_errors(answers: np.ndarray, objects: np.ndarray, least: float) -> dict[int, int]:
-    """Return how many answers of at least a score are of each kind; `NONE` counts objects that are missed."""
+    """Return the number of predictions above a score by type; `NONE` counts missed objects."""
     said = answers[..., 4] >= least
     found = {kind: int((said & (answers[..., KIND] == kind)).sum()) for kind in (RIGHT, *KINDS)}
     return found | {NONE: int(((objects[..., 0] >= 0) & (objects[..., FOUND] < least)).sum())}

@@ -1,4 +1,4 @@
-"""The feature pyramid network, and the maps of all scales packed into one for a single RoIAlign."""
+"""Feature pyramid network, and RoIAlign over all scales at once."""
 
 import math
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-CANONICAL = 224.0  # side of a box that belongs to the map of 16 pixels a cell
+CANONICAL = 224.0  # side of a box assigned to stride 16
 
 
 class FPN(nn.Module):
-    """Maps of one width at every scale, coarse ones added to finer ones (Lin et al., 2017).
+    """Feature pyramid network (Lin et al., 2017).
 
     Args:
-        more: coarser maps besides: "pool" (one, every second cell of the coarsest), "coarsest" or "input" (two, by
-            strided convolutions of its own coarsest map or the backbone's), "none".
+        more: additional coarser maps: "pool" (one, by subsampling), "coarsest" or "input" (two, by strided convolutions
+            of the pyramid's coarsest map or the backbone's), "none".
     """
 
     def __init__(self, channels: Sequence[int], width: int = 256, *, more: str = "pool") -> None:
@@ -51,18 +51,18 @@ class FPN(nn.Module):
 
 
 class Packed(NamedTuple):
-    """Maps of several scales side by side in one."""
+    """Maps of several scales side by side in one tensor."""
 
     map: Tensor  # B, C, H, W
-    left: tuple[float, ...]  # column at which each begins
-    stride: tuple[float, ...]  # pixels from cell to cell of each
+    left: tuple[float, ...]  # first column of each map
+    stride: tuple[float, ...]  # stride of each map in pixels
 
 
 def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
-    """Return maps side by side, each in a frame of its own last cells, so that no sample sees another scale.
+    """Pack maps side by side, each padded with its border cells, so that RoIAlign does not mix scales.
 
-    One RoIAlign over all proposals takes the place of one for each scale over as many as fall on it, which is not known
-    before; what it gives is the same.
+    A single RoIAlign over all proposals replaces one for each scale, whose numbers of proposals are not static; the
+    result is the same.
     """
     height, start = max(one.shape[-2] for one in maps) + 2, 0
     left: list[float] = []
@@ -76,10 +76,10 @@ def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
 
 
 def level_of(boxes: Tensor, levels: int, *, finest: float) -> Tensor:
-    """Return the scale each box is looked at on, ..., N: where it has about as many cells as any other.
+    """Return the pyramid level of each box, ..., N, by its size.
 
     Args:
-        finest: pixels from cell to cell of the finest.
+        finest: stride of the finest map in pixels.
     """
     sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0)
     side = (sides[..., 0] * sides[..., 1]).sqrt()
@@ -88,10 +88,10 @@ def level_of(boxes: Tensor, levels: int, *, finest: float) -> Tensor:
 
 
 def look_at(packed: Packed, boxes: Tensor, side: int, *, aligned: bool = False) -> Tensor:
-    """Return what lies in boxes, B * N, C, side, side, each from the scale that fits its size.
+    """RoIAlign of boxes, B * N, C, side, side, each from the level for its size.
 
     Args:
-        aligned: shift by half a cell, as later code does.
+        aligned: shift by half a cell, as newer code does.
     """
     batch, count = boxes.shape[:2]
     level = level_of(boxes, len(packed.left), finest=packed.stride[0])
@@ -100,12 +100,12 @@ def look_at(packed: Packed, boxes: Tensor, side: int, *, aligned: bool = False) 
     shift = torch.stack([left, torch.ones_like(left)], dim=-1).repeat(1, 1, 2)
     numbers = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(count)
     rows = torch.cat([numbers[:, None], (boxes + shift).reshape(-1, 4)], dim=1)
-    # Two points a cell and side; half precision loses pixels.
+    # Two samples a cell and side; in float32, since half precision loses pixels.
     return roi_align(packed.map.float(), rows, side, 1.0, 2, aligned=aligned)
 
 
 def _of_level(values: Sequence[float], level: Tensor) -> Tensor:
-    """Return each level's value, without a table on the device that would have to be copied there."""
+    """Select a value by level, without copying a table to the device."""
     found = torch.full_like(level, values[0], dtype=torch.float32)
     for number, value in enumerate(values[1:], 1):
         found = torch.where(level == number, value, found)

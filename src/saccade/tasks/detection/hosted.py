@@ -1,4 +1,4 @@
-"""Detectors of Hugging Face behind this task: DETR's successors, which give as many boxes as they have queries."""
+"""Hugging Face detectors: DETR variants with one box per query."""
 
 import torch
 from torch import Tensor
@@ -6,17 +6,17 @@ from torch import Tensor
 from ..hosting import Hosted
 from .boxes import clip
 from .objects import Objects
-from .sparse import from_centres, in_sides, surest
+from .sparse import from_centres, in_sides, top_answers
 
 KEPT = 100
 
 
 class HostedDetector(Hosted):
-    """A model of transformers that answers like this package's detectors.
+    """A transformers model with the interface of saccade's detectors.
 
     Args:
-        model: of one of the kinds that score every class by itself.
-        num_classes: that objects are told apart into.
+        model: a model with independent class scores.
+        num_classes: number of classes.
     """
 
     overlap = 1.0
@@ -27,8 +27,8 @@ class HostedDetector(Hosted):
 
         Args:
             x: images, B, C, H, W.
-            objects: what is in them.
-            seeds: not needed: what the model draws by lot is torch's, seeded in every step.
+            objects: objects in the images.
+            seeds: unused: the model uses torch's random numbers, seeded in every step.
         """
         boxes = in_sides(objects.boxes, (x.shape[-2], x.shape[-1]))
         middle, sides = (boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]
@@ -40,8 +40,8 @@ class HostedDetector(Hosted):
         return {"host": self.host(pixel_values=x, labels=labels).loss}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the surest answers, B, K, 6: box, score and class."""
+        """Return the top objects, B, K, 6: box, score and class."""
         said = self.host(pixel_values=x)
         size = (x.shape[-2], x.shape[-1])
         boxes = clip(from_centres(said.pred_boxes.float(), size), size)
-        return surest(said.logits.float()[..., : self.num_classes].sigmoid(), boxes, KEPT)
+        return top_answers(said.logits.float()[..., : self.num_classes].sigmoid(), boxes, KEPT)

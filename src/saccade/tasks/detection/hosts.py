@@ -1,4 +1,4 @@
-"""Detectors: a backbone of timm's with a head, or a model of Hugging Face."""
+"""Build detectors: a timm backbone with a head, or a Hugging Face model."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ class DetectionHosts(TransformersHosts):
 
     @classmethod
     def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
-        """Let the backbone take images of any size."""
+        """Return options for images of any size."""
         return any_size_options(name)
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Return a detector of a backbone; a model of Hugging Face is one already."""
+        """Add a head to a backbone; Hugging Face models are returned unchanged."""
         if isinstance(model, HostedDetector):
             spec.extra.setdefault("overlap", model.overlap)
             spec.extra["masks"] = False

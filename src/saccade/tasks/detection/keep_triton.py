@@ -1,9 +1,9 @@
-"""Non-maximum suppression that a CUDA graph can capture: which boxes stay beside better ones, with no host sync.
+"""Non-maximum suppression without host synchronisation, which CUDA graphs can capture.
 
-torchvision's `nms` returns as many boxes as stay, a number the processor has to wait for.
+torchvision's `nms` returns a dynamic number of boxes, which requires synchronisation.
 """
 
-from __future__ import annotations  # Triton's words in the kernel are not there before its first use
+from __future__ import annotations  # triton is imported when first used
 
 import functools
 import importlib
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from .boxes import has_area
 
-tl: Any = None  # triton.language, from the first use of a kernel on
-MOST = 8192  # boxes of a set: what one block of threads holds
+tl: Any = None  # triton.language, set at the first use
+MOST = 8192  # most boxes of a set, limited by the thread block
 
 
 def keep_reference(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:
@@ -46,21 +46,21 @@ def _(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:  # noqa: ARG001
 
 
 def keep_best(boxes: Tensor, allowed: Tensor, *, overlap: float) -> Tensor:
-    """Return which boxes stay, B, N bool: those that overlap no better one that stays by more than a share.
+    """Return which boxes are kept, B, N bool: those whose IoU with every better kept box is at most `overlap`.
 
     Args:
-        boxes: best first, B, N, 4.
-        allowed: which may stay at all, B, N.
-        overlap: the share.
+        boxes: boxes, best first, B, N, 4.
+        allowed: which boxes may be kept, B, N.
+        overlap: largest IoU.
     """
     return cast(Tensor, _keep_best(boxes, allowed, overlap))
 
 
 def keep_of_levels(boxes: Sequence[Tensor], *, overlap: float) -> Tensor:
-    """Return which boxes of several levels stay beside better ones of their own level, B, N of all levels.
+    """Suppress boxes separately on several levels; return which are kept, B, N of all levels.
 
     Args:
-        boxes: of each level, best first, B, N, 4; all levels are gone through at once.
+        boxes: boxes of each level, best first, B, N, 4; levels are processed in parallel.
         overlap: as for `keep_best`.
     """
     counts = [one.shape[1] for one in boxes]
@@ -77,13 +77,13 @@ def has_triton() -> bool:
 
 
 def can_replay(boxes: Tensor) -> bool:
-    """Whether `keep_best` takes boxes, B, N, 4, without waiting for their device."""
+    """Whether `keep_best` runs on boxes, B, N, 4, without synchronisation."""
     return boxes.is_cuda and has_triton() and boxes.shape[1] <= MOST
 
 
 @_keep_best.register_kernel("cuda")
 def keep_by_kernel(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:
-    """Compute `keep_best` by a program for each image."""
+    """Compute `keep_best` with one Triton program per image."""
     batch, count, _ = boxes.shape
     alive = torch.empty(batch, count, dtype=torch.int32, device=boxes.device)
     size = max(1 << (count - 1).bit_length(), 32)
@@ -103,7 +103,7 @@ def keep_by_kernel(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:
 @functools.cache
 def _kernel() -> Any:
     global tl
-    triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
+    triton = importlib.import_module("triton")  # avoids missing type stubs
     tl = triton.language
     return triton.jit(_keep)
 

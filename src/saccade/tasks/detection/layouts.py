@@ -1,4 +1,4 @@
-"""Folders of images with objects, by the layouts people have: COCO's JSON, VOC's XML, YOLO's text."""
+"""Detection datasets in folders: COCO JSON, VOC XML, YOLO text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,37 +12,37 @@ from ...data.split import abbreviate
 from ...support.wording import count_are, count_of
 from .coco import is_coco, read_coco
 from .data import BoxTargets
-from .listed import Listed
+from .listed import ObjectList
 from .regions import MOST_LAYERS, layers_needed
 from .voc import is_voc, read_voc
 from .yolo import is_yolo, read_yolo
 
-Read = Callable[[Path], tuple[dict[str, Listed], tuple[str, ...]]]
+Read = Callable[[Path], tuple[dict[str, ObjectList], tuple[str, ...]]]
 LAYOUTS: tuple[tuple[str, Callable[[Path], bool], Read], ...] = (
     ("COCO", is_coco, read_coco),
     ("VOC", is_voc, read_voc),
     ("YOLO", is_yolo, read_yolo),
 )
-MOST_LOOKED = 50_000  # objects whose masks are looked at to see whether they overlap: a second or two
+MOST_LOOKED = 50_000  # most objects whose masks are checked for overlap
 
 
 @register_reader("objects")
 class ObjectFolderReader:
-    """A folder of images and lists of what is in them."""
+    """A folder of images and annotations."""
 
     rank, task = 45, "detect"
 
     def matches(self, spec: str, path: Path) -> bool:
-        """Whether a layout knows it."""
+        """Whether the folder has a known layout."""
         return path.is_dir() and any(matches(path) for _, matches, _ in LAYOUTS)
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
-        """Open it; no image is decoded."""
+        """Open the dataset without decoding images."""
         return open_objects(path, bad_limit=options.bad_limit)
 
 
 def require_layout(spec: str) -> None:
-    """Refuse a folder that no layout knows, and say what is missing."""
+    """Refuse a folder of unknown layout, with the reason."""
     path = Path(spec).expanduser()
     if not spec or not path.is_dir() or ObjectFolderReader().matches(spec, path):
         return
@@ -59,10 +59,10 @@ def require_layout(spec: str) -> None:
 
 
 def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
-    """List a folder of images and objects.
+    """Read the annotations of a folder.
 
     Args:
-        bad_limit: share of a part's images, and of its objects, that may be lost; they are named.
+        bad_limit: share of a split's images, and of its objects, that may be missing.
     """
     name, read = next((name, read) for name, matches, read in LAYOUTS if matches(path))
     parts, remarks = read(path)
@@ -79,8 +79,8 @@ def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
     return Splits(sources["train"], sources.get("val"), tuple(notes))
 
 
-def _require_most(path: Path, part: str, listed: Listed, bad_limit: float) -> None:
-    """Refuse a part that lacks its images, or whose objects belong to nothing."""
+def _require_most(path: Path, part: str, listed: ObjectList, bad_limit: float) -> None:
+    """Refuse a split with too many missing images or invalid objects."""
     for kinds, there, noun, advice in (
         (("unknown",), listed.objects, "objects", "add what they speak of to images or categories, or take them out"),
         (None, len(listed.images), "images", "put them there, or take them out of the list"),
@@ -96,8 +96,8 @@ def _require_most(path: Path, part: str, listed: Listed, bad_limit: float) -> No
         raise ValueError(f"{path}: the part {part} lists no image that is there; see docs/detection.md")
 
 
-def make_targets(listed: Listed, classes: Sequence[str]) -> BoxTargets:
-    """Return what a part lists as targets."""
+def make_targets(listed: ObjectList, classes: Sequence[str]) -> BoxTargets:
+    """Return a split's annotations as targets."""
     number = {name: place for place, name in enumerate(classes)}
     things = [thing for one in listed.images.values() for thing in one]
     names = list(listed.images)
@@ -117,7 +117,7 @@ def make_targets(listed: Listed, classes: Sequence[str]) -> BoxTargets:
 
 
 def _find_layers(targets: BoxTargets) -> int:
-    """Return in how many layers the masks of a set are kept, by images from all of it."""
+    """Return the number of mask layers that a dataset needs, from a sample of images."""
     found, looked = 1, 0
     regions, count = targets.regions, len(targets)
     if regions is None or not count:
@@ -135,8 +135,8 @@ def _find_layers(targets: BoxTargets) -> int:
     return found
 
 
-def _notes(part: str, listed: Listed, targets: BoxTargets) -> Iterator[str]:
-    """Yield what people should know of a part before they train on it."""
+def _notes(part: str, listed: ObjectList, targets: BoxTargets) -> Iterator[str]:
+    """Yield notes on a split."""
     if listed.remarks:
         total = sum(map(len, listed.remarks.values()))
         yield f"{part}: {count_of(total, 'object')} with something wrong: {abbreviate(list(listed.all_remarks()))}"

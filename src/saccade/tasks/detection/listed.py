@@ -1,4 +1,4 @@
-"""What a list says is in images, whatever its layout."""
+"""Annotations of any layout."""
 
 import math
 import os
@@ -12,12 +12,12 @@ from ...support.files import read_small
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Size = tuple[int, int]  # height, width
-LARGEST = 16 << 20  # bytes of a text that is read
+LARGEST = 16 << 20  # largest text file in bytes
 
 
 @dataclass(frozen=True)
-class Thing:
-    """An object as a list tells it: its class, its box, whether it is a crowd, and its region as COCO writes it."""
+class ListedObject:
+    """An annotated object: class, box, whether it is a crowd, and its mask in COCO's format."""
 
     label: str
     box: Box
@@ -26,21 +26,21 @@ class Thing:
 
 
 @dataclass
-class Listed:
-    """The images of a part, what is in each, and what was wrong."""
+class ObjectList:
+    """The images of a split, their objects, and problems."""
 
-    # objects by the image's name, relative to the set's folder
-    images: dict[str, list[Thing]] = field(default_factory=dict)
-    sizes: dict[str, Size] = field(default_factory=dict)  # heights and widths, of images of which the list tells them
-    # on objects that were left out or have no usable region, by the image's name
+    # objects by image name, relative to the dataset's folder
+    images: dict[str, list[ListedObject]] = field(default_factory=dict)
+    sizes: dict[str, Size] = field(default_factory=dict)  # heights and widths of images, where annotated
+    # problems of omitted objects and unusable masks, by image name
     remarks: dict[str, list[str]] = field(default_factory=dict)
-    # images that are not there, and objects that belong to no image or class
+    # missing images, and objects without image or class
     lost: list[BadSample] = field(default_factory=list)
-    objects: int = 0  # that the list has, the lost ones included
-    classes: tuple[str, ...] = ()  # names of all classes
+    objects: int = 0  # number of objects, including lost ones
+    classes: tuple[str, ...] = ()  # class names
 
-    def add(self, name: str, thing: Thing) -> None:
-        """Take an object, or remark on one whose box shows nothing of the image."""
+    def add(self, name: str, thing: ListedObject) -> None:
+        """Add an object, or a remark if its box is outside of the image."""
         self.objects += 1
         left, top, right, bottom = thing.box
         shown = [round(value, 2) if math.isfinite(value) else value for value in thing.box]
@@ -52,7 +52,7 @@ class Listed:
             self.images[name].append(thing)
 
     def remark(self, name: str, text: str) -> None:
-        """Note what is wrong with an object of an image."""
+        """Record a problem of an image's object."""
         self.remarks.setdefault(name, []).append(text)
 
     def all_remarks(self) -> Iterator[str]:
@@ -66,24 +66,24 @@ def _is_inside(box: Box, size: Size | None) -> bool:
 
 
 def find_image(root: Path, places: Sequence[Path], name: str) -> str | None:
-    """Return where an image lies, relative to a folder; None if it is in none of the places.
+    """Return an image's path relative to a folder; None if it is not found.
 
-    Names that lead out of the folder are not followed; links that lie in it are, as in any set of files.
+    Names that lead out of the folder are refused; links inside it are followed.
     """
     if "\\" in name and "/" not in name:
-        name = name.replace("\\", "/")  # lists written on Windows
+        name = name.replace("\\", "/")  # annotations written on Windows
     for place in places:
         relative = os.path.relpath(os.path.normpath(place / name), root)
         try:
             if relative.split(os.sep)[0] != ".." and (root / relative).is_file():
                 return Path(relative).as_posix()
-        except (OSError, ValueError):  # names too long, or with a zero byte
+        except (OSError, ValueError):  # names that are too long, or with a zero byte
             continue
     return None
 
 
 def missing(name: str, *, objects: int = 0) -> BadSample:
-    """Return what is said of an image that is not there."""
+    """Return the fault of a missing image."""
     reason = "the list names it, and it is not there"
     if name.startswith(("/", "..")) or "/../" in name:
         reason = "the list names it and it lies outside of the set's folder"
@@ -92,7 +92,7 @@ def missing(name: str, *, objects: int = 0) -> BadSample:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file that tells of one image, or of a part's images."""
+    """Read a small text file."""
     try:
         return read_small(file, most=LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Losses of detectors, summed over anchors; who sums them divides."""
+"""Elementwise losses of detectors, which callers sum and normalise."""
 
 import torch
 import torch.nn.functional as F
@@ -8,11 +8,11 @@ from .boxes import generalized_overlap
 
 
 def focal(logits: Tensor, targets: Tensor, *, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
-    """Return the focal loss of each logit (Lin et al., 2017): what is easy counts little.
+    """Return the focal loss of each logit (Lin et al., 2017).
 
     Args:
-        alpha: weight of what is 1; 1 - alpha is that of 0.
-        gamma: how quickly the easy ones lose weight.
+        alpha: weight of positives; negatives have 1 - alpha.
+        gamma: focusing exponent.
     """
     chance = logits.sigmoid()
     missed = chance + targets - 2 * chance * targets
@@ -21,22 +21,22 @@ def focal(logits: Tensor, targets: Tensor, *, alpha: float = 0.25, gamma: float 
 
 
 def overlap_loss(boxes: Tensor, targets: Tensor) -> Tensor:
-    """Return 1 - GIoU of boxes pair by pair, ..., N."""
+    """Return 1 - GIoU of pairs of boxes, ..., N."""
     return 1 - generalized_overlap(boxes, targets)
 
 
 def smooth_l1(codes: Tensor, targets: Tensor, *, beta: float) -> Tensor:
-    """Return the absolute difference, squared where it is smaller than beta; beta of 0 squares nothing."""
+    """Return the smooth L1 loss; beta of 0 is L1."""
     return F.smooth_l1_loss(codes, targets, reduction="none", beta=beta) if beta else (codes - targets).abs()
 
 
 def mean_where(values: Tensor, chosen: Tensor, *, over: Tensor | float | None = None) -> Tensor:
-    """Return the sum of values where they are chosen, over how many are chosen or another number, at least 1.
+    """Return the sum of chosen values, divided by their number or by `over`, at least 1.
 
     Args:
-        values: of any shape.
-        chosen: bool of the first dimensions of that shape.
-        over: what the sum is divided by.
+        values: values of any shape.
+        chosen: mask of the leading dimensions.
+        over: divisor.
     """
     mask = chosen.reshape(*chosen.shape, *(1,) * (values.dim() - chosen.dim()))
     total = torch.where(mask, values, 0).sum()

@@ -1,4 +1,4 @@
-"""Which object an anchor or a proposal is to find: by overlap, by ATSS, and a fixed number of them by lot."""
+"""Matching of anchors and proposals with objects: by overlap, by ATSS, and random sampling."""
 
 from collections.abc import Sequence
 
@@ -7,20 +7,20 @@ from torch import Tensor
 
 from .boxes import centres, overlaps
 
-NOTHING, UNUSED = -1, -2  # matched with the background; left out of the loss
+NOTHING, UNUSED = -1, -2  # background; ignored in the loss
 
 
 def match_by_overlap(
     found: Tensor, real: Tensor, *, high: float, low: float | None = None, every_object: bool = False
 ) -> Tensor:
-    """Return the number of each anchor's object, B, A, or `NOTHING`, or `UNUSED`.
+    """Return the object index of each anchor, B, A, or `NOTHING`, or `UNUSED`.
 
     Args:
-        found: overlap of objects and anchors, B, N, A.
-        real: which objects there are, B, N; the rest fill up the batch.
-        high: an anchor with at least this overlap is matched with its best object.
-        low: one with less than this is background, what lies between is left out; the same as `high` if not given.
-        every_object: match the anchors that overlap an object best, however little, with their own best object.
+        found: IoU of objects and anchors, B, N, A.
+        real: which objects are not padding, B, N.
+        high: anchors with at least this IoU are matched with their best object.
+        low: anchors below this IoU are background, those between are ignored; default: `high`.
+        every_object: also match the anchors with the highest IoU for an object.
     """
     if found.shape[1] == 0:
         return found.new_full((len(found), found.shape[2]), NOTHING, dtype=torch.int64)
@@ -35,23 +35,25 @@ def match_by_overlap(
 
 
 def match_by_atss(boxes: Tensor, real: Tensor, anchors: Tensor, counts: Sequence[int], *, nearest: int = 9) -> Tensor:
-    """Return the number of each anchor's object, B, A, or `NOTHING`: adaptive training sample selection.
+    """Adaptive training sample selection: return the object index of each anchor, B, A, or `NOTHING`.
 
-    Of each level the anchors nearest to an object are candidates. Those that overlap it by at least the mean of the
-    candidates' overlaps plus their deviation, and whose centre lies within it, are matched; of several objects an
-    anchor takes the one it overlaps most.
+    The anchors nearest to an object on each level are candidates. Those with an IoU of at least mean plus standard
+    deviation of the candidates' IoUs, and with their centre inside the object, are matched; an anchor takes the object
+    with the highest IoU.
 
     Args:
-        anchors: of all levels, A, 4 or B, A, 4.
-        counts: anchors of each level.
-        nearest: candidates of a level.
+        anchors: anchors of all levels, A, 4 or B, A, 4.
+        counts: number of anchors on each level.
+        nearest: number of candidates on a level.
     """
     batch, objects = real.shape
     if objects == 0:
         return torch.full((batch, anchors.shape[-2]), NOTHING, device=boxes.device)
     anchors = anchors.expand(batch, -1, -1)
     found, middle = overlaps(boxes, anchors), centres(anchors)
-    distance = torch.cdist(centres(boxes), middle, compute_mode="donot_use_mm_for_euclid_dist")  # exact on any device
+    distance = torch.cdist(
+        centres(boxes), middle, compute_mode="donot_use_mm_for_euclid_dist"
+    )  # the same on any device
     candidates, start = [], 0
     for count in counts:
         near = distance[..., start : start + count].topk(min(nearest, count), largest=False).indices
@@ -68,11 +70,11 @@ def match_by_atss(boxes: Tensor, real: Tensor, anchors: Tensor, counts: Sequence
 
 
 def level_by_size(boxes: Tensor, strides: Sequence[float], *, cells: float) -> Tensor:
-    """Return the level whose cells are nearest below a part of each object's side, B, N.
+    """Return the pyramid level for each object's size, B, N.
 
     Args:
-        strides: of the levels, finest first, each about twice the one before.
-        cells: of a side on its level, at least.
+        strides: strides of the levels, finest first, each about twice the one before.
+        cells: least cells along a side.
     """
     sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=1e-3)
     octave = torch.log2(sides.prod(-1).sqrt() / (cells * strides[0])).floor()
@@ -80,11 +82,11 @@ def level_by_size(boxes: Tensor, strides: Sequence[float], *, cells: float) -> T
 
 
 def match_by_point(boxes: Tensor, real: Tensor, points: Tensor, levels: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return the number of each point's object, B, A, or `NOTHING`: an object has the nearest point of its level.
+    """Return the object index of each point, B, A, or `NOTHING`: objects match the nearest point of their level.
 
     Args:
-        levels: of the objects, B, N.
-        counts: points of each level.
+        levels: levels of the objects, B, N.
+        counts: number of points on each level.
     """
     batch, objects = real.shape
     if objects == 0:
@@ -101,34 +103,34 @@ def match_by_point(boxes: Tensor, real: Tensor, points: Tensor, levels: Tensor, 
     return torch.where(best < torch.inf, matched, NOTHING)
 
 
-def leave_out(matched: Tensor, hidden: Tensor) -> Tensor:
-    """Return matches in which what is background and lies in a region that nothing is said of is left out."""
+def ignore_hidden(matched: Tensor, hidden: Tensor) -> Tensor:
+    """Mark background inside crowd regions as `UNUSED`."""
     return torch.where((matched == NOTHING) & hidden, UNUSED, matched)
 
 
-def draw_samples(matched: Tensor, lots: Tensor, *, count: int, positive: float) -> tuple[Tensor, Tensor]:
-    """Return places of matched ones and of background, drawn by lot, B, count, and which of these places are filled.
+def draw_samples(matched: Tensor, priorities: Tensor, *, count: int, positive: float) -> tuple[Tensor, Tensor]:
+    """Sample matched ones and background at random; return indices, B, count, and which are valid.
 
-    Matched ones come first, at most a given part; background fills up the rest.
+    Matched ones are first, up to the given fraction; background fills the rest.
 
     Args:
         matched: B, A.
-        lots: a number for each, B, A; the highest are drawn.
-        count: that are drawn of each image, at most.
-        positive: part of them that may be matched ones.
+        priorities: random number of each, B, A; the highest are chosen.
+        count: most samples per image.
+        positive: largest fraction of matched ones.
     """
     most, count = int(count * positive), min(count, matched.shape[1])
     is_object, is_background = matched >= 0, matched == NOTHING
-    order = torch.where(is_object, lots, -1.0).argsort(dim=1, descending=True, stable=True)
+    order = torch.where(is_object, priorities, -1.0).argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
     taken = is_object & (rank < most)
-    priority = torch.where(taken, lots + 1, torch.where(is_background, lots, -1.0))
+    priority = torch.where(taken, priorities + 1, torch.where(is_background, priorities, -1.0))
     value, places = priority.topk(count, dim=1)
     return places, value >= 0
 
 
-def lots(seeds: Tensor, count: int) -> Tensor:
-    """Return numbers from 0 to 1, B, count, that seem drawn by lot: the same for the same seeds, on any device."""
+def random_priorities(seeds: Tensor, count: int) -> Tensor:
+    """Return random numbers from 0 to 1, B, count, by hashing; the same for equal seeds on any device."""
     mixed = seeds[:, None] * 0x9E3779B1 + torch.arange(count, device=seeds.device) * 0x85EBCA6B
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         mixed = mixed & 0xFFFFFFFF

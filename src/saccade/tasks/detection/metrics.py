@@ -1,7 +1,7 @@
-"""How well objects are found: average precision over classes and overlaps, from what each image says by itself.
+"""Metrics of detection: average precision, from records of single images.
 
-Of every image it is kept which answers hit an object at ten overlaps, as COCO matches them; average precision is then a
-function of those records, so that samples can be left out, joined over processes and compared.
+The record of an image holds which predictions match an object at ten IoU thresholds, as in COCO's protocol. Average
+precision is a function of the records, so that samples can be resampled, gathered over processes and compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +22,16 @@ OVERLAPS = tuple(0.5 + 0.05 * step for step in range(10))
 RECALLS = np.linspace(0, 1, 101)
 RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))  # areas: all, small, medium, large
 SIZES = ("", "small", "medium", "large")
-SINGLE = 40  # classes up to which each has a metric of its own
-# A row of a record: class, score, then hits and spared answers of each range of areas, ten bits each. An object is a
-# row whose score is -1; it has 1 for hits where its area is in the range and it counts. Score 0 is no row.
+SINGLE = 40  # most classes with separate metrics
+# A row of a record: class, score, then matched and ignored predictions of each area range, as ten bits each. An object
+# is a row with score -1, and 1 for each range that it counts in. Score 0 is padding.
 LABEL, SCORE, FIRST = 0, 1, 2
 WIDTH = FIRST + 2 * len(RANGES)
 BITS = 1 << np.arange(len(OVERLAPS))
 
 
 def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ...]:
-    """Return the metrics of so many classes, of boxes and perhaps of masks."""
+    """Return the metrics for the given classes, for boxes and optionally masks."""
     kinds: list[tuple[str, str, Callable[[np.ndarray], float]]] = [
         ("ap", "average precision", average_precision),
         ("ap50", "average precision at half overlap", partial(average_precision, overlaps=(0,))),
@@ -52,7 +52,7 @@ def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ..
 
 
 class DetectionMetrics(Metrics):
-    """Collects, of every sample, which answers hit which objects."""
+    """Collects the matches of predictions and objects."""
 
     primary = "ap"
 
@@ -62,12 +62,12 @@ class DetectionMetrics(Metrics):
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return average precision and what else is measured."""
+        """Return average precision and further metrics."""
         return metric_specs(spec.outputs, masks=bool(spec.extra.get("masks")))
 
     @classmethod
     def primary_of(cls, spec: InputSpec) -> str:
-        """Return average precision, of masks where there are some."""
+        """Return average precision, of masks if there are any."""
         return "mask_ap" if spec.extra.get("masks") else "ap"
 
     def side(self, batch: Mapping[str, Tensor]) -> int:
@@ -75,8 +75,8 @@ class DetectionMetrics(Metrics):
         return batch["image"].shape[-1] if "image" in batch else self._side
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return `records`, B, R, columns, and `mask_records` where there are masks."""
-        with torch.autocast(batch["labels"].device.type, enabled=False):  # pixels are counted, to the last one
+        """Return `records`, B, R, columns, and `mask_records` if there are masks."""
+        with torch.autocast(batch["labels"].device.type, enabled=False):  # pixels are counted exactly
             return self._measure(answers, batch)
 
     def _measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -106,11 +106,11 @@ class DetectionMetrics(Metrics):
         return {name: torch.from_numpy(np.stack(records)) for name, records in found.items()}
 
     def scores(self) -> dict[str, Tensor]:
-        """Return the records that metrics are made of."""
+        """Return the records of the metrics."""
         return {name: self.columns[name] for name in ("records", "mask_records") if name in self.columns}
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return every sample's own average precision."""
+        """Return every sample's average precision."""
         column = self.columns["mask_records" if self.masks else "records"].numpy()
         own = [average_precision(record[None]) for record in column]
         return {PLACE: self.columns[PLACE], "ap": torch.tensor(own, dtype=torch.float32)}
@@ -128,16 +128,16 @@ def _record(
     rows: int,
     scale: float,
 ) -> np.ndarray:
-    """Return what is kept of an image.
+    """Return the record of an image.
 
     Args:
-        shared: pixels that answers and objects share, K, N.
-        own: pixels of the answers, K.
-        theirs: pixels of the objects, N.
-        labels: of the answers, -1 for none.
-        crowd: which objects are regions that nothing is said of.
-        rows: that objects have in every sample.
-        scale: pixels of the frame for a pixel of the image.
+        shared: intersections of predictions and objects in pixels, K, N.
+        own: areas of the predictions, K.
+        theirs: areas of the objects, N.
+        labels: predicted classes, -1 for none.
+        crowd: which objects are crowd regions.
+        rows: number of rows for objects.
+        scale: size of the framed image relative to the original.
     """
     union = own[:, None] + theirs[None] - shared
     overlap = shared / torch.where(torch.from_numpy(crowd).to(own.device)[None], own[:, None], union).clamp(min=1e-9)
@@ -163,16 +163,16 @@ def _record(
 def match_image(
     shared: np.ndarray, labels: np.ndarray, truth: np.ndarray, *, crowd: np.ndarray, outside: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which answers hit an object and which are spared, R, K, 10 bool each, at ten overlaps.
+    """Return which predictions match an object and which are ignored, R, K, 10 bool each, at ten IoU thresholds.
 
-    Best answers choose first, each the object of its class that it overlaps most among those not yet taken. One that
-    finds none may take an object that does not count, which spares it; a crowd may be taken again and again.
+    In order of score, each prediction takes the unmatched object of its class with the highest IoU. Without one, it may
+    take an object that does not count, and is then ignored; crowds can be taken several times.
 
     Args:
-        shared: overlap of answers, best first, with objects, K, N.
-        labels: of the answers, K; -1 for none.
+        shared: IoU of predictions, best first, and objects, K, N.
+        labels: predicted classes, K; -1 for none.
         crowd: which objects are crowds, N.
-        outside: which objects do not count for another reason, in each of R cases, R, N.
+        outside: which objects do not count in each of R area ranges, R, N.
     """
     cases = len(outside)
     hit = np.zeros((cases, len(labels), len(OVERLAPS)), bool)
@@ -187,7 +187,7 @@ def match_image(
         found = free.any(-1)
         other = enough & left_out & (crowd[near] | ~used) & ~found[..., None]
         hit[:, place], spared[:, place] = found, other.any(-1)
-        # Of equal ones the last is taken, as COCO's code does.
+        # The last of equal ones is taken, as in COCO's code.
         best = np.where(free | other, shared[place, near], -1.0)[..., ::-1].argmax(-1)
         case, step = np.nonzero(found | spared[:, place])
         taken[case, step, near[len(near) - 1 - best[case, step]]] = True
@@ -201,13 +201,13 @@ def average_precision(
     classes: Sequence[int] | None = None,
     size: int = 0,
 ) -> float:
-    """Return the mean over classes that there are, and over overlaps, of precision at 101 recalls.
+    """Return average precision: the mean of precision at 101 recalls over present classes and IoU thresholds.
 
     Args:
-        records: of images, N, R, columns.
-        overlaps: which of the ten.
-        classes: which classes; all if not given.
-        size: which range of areas.
+        records: records of images, N, R, columns.
+        overlaps: which of the ten IoU thresholds.
+        classes: which classes; default: all.
+        size: which area range.
     """
     curves = class_curves(records, overlaps=overlaps, classes=classes, size=size)
     return float(np.mean([curve.mean() for curve in curves.values()])) if curves else 0.0
@@ -216,13 +216,13 @@ def average_precision(
 def class_curves(
     records: np.ndarray, *, overlaps: Sequence[int], classes: Sequence[int] | None = None, size: int = 0
 ) -> dict[int, np.ndarray]:
-    """Return the precision at 101 recalls of every class that has objects, overlaps, 101."""
+    """Return the precision at 101 recalls of every class with objects, overlaps, 101."""
     found = {}
     for label, hits, spared, total in _by_class(records, classes, size):
         curves = []
         for step in overlaps:
             counted = np.cumsum(spared >> step & 1 == 0)[np.flatnonzero((hits & ~spared) >> step & 1)]
-            right = np.arange(1, len(counted) + 1)  # recall rises at hits alone
+            right = np.arange(1, len(counted) + 1)  # recall only increases at matches
             precision = np.maximum.accumulate((right / counted)[::-1])[::-1]
             curves.append(np.append(precision, 0.0)[np.searchsorted(right / total, RECALLS, side="left")])
         found[label] = np.stack(curves)
@@ -230,7 +230,7 @@ def class_curves(
 
 
 def average_recall(records: np.ndarray, *, size: int = 0) -> float:
-    """Return the mean over classes and overlaps of the part of the objects that was found."""
+    """Return average recall: the mean over classes and IoU thresholds."""
     found = []
     for _, hits, spared, total in _by_class(records, None, size):
         ends = [((hits & ~spared) >> step & 1).sum() / total for step in range(len(OVERLAPS))]
@@ -241,7 +241,7 @@ def average_recall(records: np.ndarray, *, size: int = 0) -> float:
 def _by_class(
     records: np.ndarray, classes: Sequence[int] | None, size: int
 ) -> list[tuple[int, np.ndarray, np.ndarray, int]]:
-    """Return of each class that has objects: hits and spared answers as bits, surest first, and how many objects."""
+    """Return for each class with objects: matched and ignored predictions as bits, best first, and the object count."""
     rows = records.reshape(-1, records.shape[-1])
     label, score, hits, spared = (rows[:, column] for column in (LABEL, SCORE, FIRST + 2 * size, FIRST + 2 * size + 1))
     totals = np.bincount(label[(score < 0) & (hits > 0)].astype(np.int64))

@@ -1,4 +1,4 @@
-"""What is in images, and what a detector finds there: tensors with as many rows for every image."""
+"""Objects and detections as tensors with equal numbers of rows per image."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 
 class Objects(NamedTuple):
-    """What is in the images of a batch."""
+    """The objects of a batch."""
 
     boxes: Tensor  # corners in pixels, B, N, 4
-    labels: Tensor  # classes, B, N; -1 where the row fills up the batch
-    crowd: Tensor  # regions in which nothing is said of single objects, B, N
-    masks: Tensor | None = None  # 0 or 1, B, N, H, W, of the images' size or a whole part of it; None without
+    labels: Tensor  # classes, B, N; -1 for padding
+    crowd: Tensor  # crowd regions, B, N
+    masks: Tensor | None = None  # 0 or 1, B, N, H, W, of the images' size or an integer fraction of it
 
     @property
     def real(self) -> Tensor:
@@ -23,32 +23,32 @@ class Objects(NamedTuple):
 
 
 def unpack_masks(layers: Tensor, numbers: Tensor) -> Tensor:
-    """Return which pixels are whose, ..., N, H, W, of the numbers of objects in layers, ..., L, H, W."""
+    """Return masks, ..., N, H, W, of the numbers of objects in layers, ..., L, H, W."""
     each = [layer.unsqueeze(-3) == numbers[:, None, None] for layer in layers.unbind(-3)]
     return reduce(torch.logical_or, each)
 
 
-class Found(NamedTuple):
-    """What a detector answers, best first."""
+class Detections(NamedTuple):
+    """Detections, best first."""
 
     boxes: Tensor  # corners in pixels, B, K, 4
     scores: Tensor  # B, K
-    labels: Tensor  # classes, B, K; -1 where nothing more was found
-    masks: Tensor | None = None  # chances within each box, B, K, side, side; None without
+    labels: Tensor  # classes, B, K; -1 for padding
+    masks: Tensor | None = None  # probabilities inside each box, B, K, side, side
 
     def rows(self) -> Tensor:
-        """Return all of it as one tensor, B, K, 6 or more: box, score, class (-1 for none) and the cells of a mask."""
+        """Return one tensor, B, K, 6 or more: box, score, class (-1 for none) and mask cells."""
         parts = [self.boxes, self.scores[..., None], self.labels[..., None].to(self.boxes.dtype)]
         return torch.cat(parts if self.masks is None else [*parts, self.masks.flatten(2)], dim=-1)
 
 
 class Head(nn.Module):
-    """What finds objects in a backbone's maps.
+    """Base of detection heads.
 
     Attributes:
-        overlap: of two answers of a class at which the better one alone stays.
-        kept: answers of an image.
-        least: score from which an answer counts.
+        overlap: IoU threshold of non-maximum suppression.
+        kept: most objects per image.
+        least: score threshold.
     """
 
     overlap: float = 0.5
@@ -57,11 +57,11 @@ class Head(nn.Module):
 
     @property
     def mask_side(self) -> int:
-        """Cells a side of the masks in answers; 0 without masks."""
+        """Side of predicted masks in cells; 0 without masks."""
         return 0
 
     def halve_anchors(self, times: int) -> None:
-        """Begin with smaller anchors, where objects are matched by how much these overlap them."""
+        """Halve the anchors `times` times, if objects are matched by overlap."""
 
     def losses(
         self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
@@ -69,8 +69,8 @@ class Head(nn.Module):
         """Return the losses by name.
 
         Args:
-            maps: the backbone's, finest first.
-            seeds: of what is drawn by lot, a number for each image.
+            maps: feature maps of the backbone, finest first.
+            seeds: random seed of each image.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""How objects are shown: drawn, in words; of a run truth beside answer, curves, classes, sizes, errors by kind."""
+"""Presenter of detection: drawn objects; images, curves, classes, sizes and errors of a run."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,17 +24,17 @@ from .drawing import draw_objects, to_runs
 from .errors import FOUND, KIND, KINDS, NONE, RIGHT, best_threshold, count_errors
 from .metrics import RANGES, average_precision, class_curves
 
-GROUPS = 20  # of images that are left out in turn
-MANY = 60  # classes in a chart
-CURVES = 6  # classes whose curves are drawn by themselves
-LARGE = 1000  # images from which intervals are those of the first number alone
-SIDE = 280  # of an image on the page
-SURE = 0.5  # score from which people are told of an answer
+GROUPS = 20  # groups of the jackknife
+MANY = 60  # most classes in a chart
+CURVES = 6  # most classes with separate curves
+LARGE = 1000  # images above which only the first metric gets an interval
+SIDE = 280  # side of images on the page
+SURE = 0.5  # least score of shown objects
 SIZED = {"small": "under 32 x 32 pixels", "medium": "up to 96 x 96", "large": "above"}
 
 
 class DetectionPresenter(Presenter):
-    """Shows objects."""
+    """Presents objects."""
 
     outputs_key = "classes"
     boxes = True
@@ -44,7 +44,7 @@ class DetectionPresenter(Presenter):
     )
 
     def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
-        """Return the interval of a number of all objects, of many images that of the first alone; others are below."""
+        """Return the interval of a metric over all objects; for many images only that of the first metric."""
         if spec.name.removeprefix("mask_").startswith("ap_"):
             return None
         records = shown.scores.get(spec.column)
@@ -54,14 +54,14 @@ class DetectionPresenter(Presenter):
         return f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
 
     def sections(self, shown: Shown) -> list[Section]:
-        """Return images, errors, curves, classes and sizes."""
+        """Return sections on images, errors, curves, classes and sizes."""
         if "answers" not in shown.predictions or _column(shown) not in shown.scores:
             return []
         parts = (_image_section, _error_section, _curve_section, _class_section, _size_section)
         return [part(shown) for part in parts]
 
     def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return where the sure answers are of the same classes at nearly the same places."""
+        """Return whether confident objects have equal classes and nearly equal boxes."""
         found = []
         for a, b in zip(first, second, strict=True):
             mine, theirs = a[a[:, SCORE] >= SURE], b[b[:, SCORE] >= SURE]
@@ -70,13 +70,13 @@ class DetectionPresenter(Presenter):
         return np.array(found)
 
     def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
-        """Return how many sure objects of which classes there are, the classes with the surest first, and where."""
+        """Return confident objects: counts by class, and boxes."""
         whole = row[row[:, LABEL] == WHOLE]
         size = (int(whole[0, 3]), int(whole[0, 2])) if len(whole) else (self.spec.img_size, self.spec.img_size)
         objects = [_object(one, size, self.spec.outputs) for one in row if one[LABEL] >= 0]
         best: dict[str, float] = {}
         for one in objects:
-            best.setdefault(one["class"], one["score"])  # they come best first
+            best.setdefault(one["class"], one["score"])  # objects are sorted by score
         counts = Counter(one["class"] for one in objects if one["score"] >= SURE)
         rows = tuple(
             (name, f"{counts[name]} sure, the surest {score:.1%}" if counts[name] else f"perhaps, {score:.1%}", score)
@@ -87,22 +87,22 @@ class DetectionPresenter(Presenter):
         return Answer(text, rows, record, said=tuple(counts), colours=name_colours(self.spec.outputs))
 
     def table_head(self, *, top: int = 5) -> list[str]:
-        """Return class, score and box."""
+        """Return columns for class, score and box."""
         return ["class", "score", "left", "top", "right", "bottom"]
 
     def table_rows(self, answer: Answer, *, top: int = 5) -> list[list[str | float]]:
-        """Return a row an object, best first; an empty one where nothing was found."""
+        """Return a row for each object, best first; one empty row without objects."""
         found = [[one["class"], one["score"], *one["box"]] for one in answer.record["objects"]]
         return found or [[""] * len(self.table_head(top=top))]
 
     def paint(self, pixels: np.ndarray, answer: Answer) -> np.ndarray:
-        """Return an image with the sure objects drawn on it."""
+        """Draw confident objects on an image."""
         sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
         height, width = answer.record["size"]
         return draw_objects(pixels, sure, answer.colours, (height, width))
 
     def served_record(self, answer: Answer) -> dict[str, Any]:
-        """Return the objects, and colours of the classes for a page."""
+        """Return the objects, and class colours for the page."""
         return answer.record | {"colours": [answer.colours[name] for name in answer.record["outputs"]], "sure": SURE}
 
 
@@ -111,13 +111,15 @@ def _column(shown: Shown) -> str:
 
 
 def spread(statistic: Callable[[np.ndarray], float], records: np.ndarray) -> tuple[float, float]:
-    """Return the 95% interval of a share over images: groups of them left out in turn (the jackknife)."""
+    """Return the 95% interval of a statistic over images, by a grouped jackknife."""
     groups = min(GROUPS, len(records))
     if groups < 3:
         return float("nan"), float("nan")
     group = np.random.default_rng(0).permutation(np.arange(len(records)) % groups)
     found = np.array([statistic(records[group != one]) for one in range(groups)])
-    half = 2.1 * float(np.sqrt((groups - 1) / groups * ((found - found.mean()) ** 2).sum()))  # Student's t, 19 degrees
+    half = 2.1 * float(
+        np.sqrt((groups - 1) / groups * ((found - found.mean()) ** 2).sum())
+    )  # Student's t with 19 degrees of freedom
     value = statistic(records)
     return max(value - half, 0.0), min(value + half, 1.0)
 
@@ -169,7 +171,7 @@ def _answers(
     least: float,
     side: int,
 ) -> list[dict[str, Any]]:
-    """Return answers, of the model's square, in an image's own pixels."""
+    """Transform objects from the model's square to the image's pixels."""
     left, top, wide, high = fitted(*size, side)
     scale = np.array([size[1] / wide, size[0] / high] * 2)
     found = []
@@ -288,7 +290,7 @@ def _size_section(shown: Shown) -> Section:
 
 
 def _object(one: np.ndarray, size: tuple[int, int], outputs: Sequence[str]) -> dict[str, Any]:
-    """Return an object as JSON holds it; masks as COCO's runs."""
+    """Return an object as JSON values; masks as COCO RLE."""
     place = int(one[LABEL])
     found: dict[str, Any] = {"class": outputs[place], "index": place, "score": round(float(one[SCORE]), 6)}
     found["box"] = [round(float(value), 2) for value in one[:4].clip(0, [size[1], size[0]] * 2)]

@@ -1,4 +1,4 @@
-"""Objects that a folder's files name, and what the spec keeps of them."""
+"""Reader of detection datasets."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ from ...data.spec import InputSpec
 from ...settings import DataConfig, ModelConfig
 from ..reader import Reader
 from .anchors import FINEST, halvings_for
-from .codec import standing
+from .codec import answer_filter
 from .data import BoxTargets
 from .hosts import DEFAULT_HEAD
 from .layouts import require_layout
@@ -20,10 +20,10 @@ class DetectOptions:
     """Options of `--task detect`.
 
     Args:
-        scale: smallest and largest factor that training samples are enlarged by (large-scale jitter).
-        least: score from which answers count.
-        overlap: of answers of one class at which the better one alone stays; the head's own if not given.
-        kept: answers of an image.
+        scale: range of the factor by which training samples are resized (large-scale jitter).
+        least: score threshold.
+        overlap: IoU threshold of non-maximum suppression; default: the head's own.
+        kept: most objects per image.
     """
 
     scale: list[float] = field(default_factory=lambda: [0.6, 1.6])
@@ -32,7 +32,7 @@ class DetectOptions:
     kept: int = 100
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse invalid values."""
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
             raise ValueError(f"scale={self.scale}; it is two factors above 0 and at most 10, the smaller one first")
         if not 0 <= self.least < 1:
@@ -47,40 +47,40 @@ class DetectionReader(Reader):
     """Reads objects."""
 
     def open(self, config: DataConfig) -> Data:
-        """Open the samples that settings name, or say how they are to be laid out."""
+        """Open the dataset of the settings, or raise an error that describes the layouts."""
         for spec in (config.path, config.val):
             require_layout(spec or "")
         return super().open(config)
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Show images as a whole; keep whether objects have masks, the scale of crops and which answers stand."""
+        """Use letterboxing; store whether there are masks, the scale of crops and the thresholds."""
         spec.extra["fit"], spec.shorter = True, None
         targets = None if isinstance(data.train, Stream) else data.train.targets
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
         side = targets.small_side(spec.img_size) if isinstance(targets, BoxTargets) else None
         _fit_anchors(spec, side, model.head or DEFAULT_HEAD)
-        spec.extra |= {"scale": list(self.options.scale)} | stands_by(self.options)
+        spec.extra |= {"scale": list(self.options.scale)} | filter_options(self.options)
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse numbers by which no answers stand, and a model that cannot be built."""
+        """Refuse invalid thresholds, and models that cannot be built."""
         for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000), ("halvings", 0, 10)):
             value = spec.extra.get(name)
             if value is not None and not (type(value) in (int, float) and low <= value <= high):
                 raise ValueError(f"extra.{name} is a number from {low:g} to {high:g}")
 
     def options_of(self, spec: InputSpec) -> DetectOptions:
-        """Return which answers of a trained detector stand."""
-        return DetectOptions(**standing(spec))
+        """Return a trained detector's thresholds."""
+        return DetectOptions(**answer_filter(spec))
 
 
-def stands_by(options: DetectOptions) -> dict[str, Any]:
-    """Return what a spec keeps of the options: which answers stand."""
+def filter_options(options: DetectOptions) -> dict[str, Any]:
+    """Return the options that a spec stores: the thresholds."""
     overlap = {} if options.overlap is None else {"overlap": options.overlap}
     return {"least": options.least, "kept": options.kept} | overlap
 
 
 def _fit_anchors(spec: InputSpec, side: float | None, head: str) -> None:
-    """Keep how often anchors are halved for small objects of a side in pixels, unless the head says what they are."""
+    """Store how often anchors are halved for small objects, unless the head has an option for it."""
     times = halvings_for(side)
     if times and "anchor=" not in head and head.split(":")[0] in ("retinanet", "mask_rcnn", "cascade"):
         spec.extra["halvings"] = times

@@ -1,4 +1,4 @@
-"""Which pixels are an object's, of polygons and runs as COCO writes them."""
+"""Object masks from COCO polygons and RLE."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -9,15 +9,15 @@ import numpy as np
 from ...data.image import BadSample
 from .runs import checked_runs, paint_runs, unpack_counts
 
-MOST = 32_000  # objects of an image: what an int16 counts
-MOST_LAYERS = 4  # in which masks that share pixels are kept
+MOST = 32_000  # most objects per image, limited by int16
+MOST_LAYERS = 4  # most layers for overlapping masks
 
 
-def tidy_region(region: Any) -> tuple[Any, str | None]:
-    """Return a region without parts that are no polygons, None if nothing is left, and what was wrong with it.
+def clean_region(region: Any) -> tuple[Any, str | None]:
+    """Remove invalid polygons of a region; return it (None if nothing is left) and the problem.
 
     Args:
-        region: a list of polygons x, y, x, y, ..., or one of them; or runs, a mapping of `size` and `counts`.
+        region: one or several polygons x, y, x, y, ...; or RLE, a mapping of `size` and `counts`.
     """
     if region is None or region == [] or isinstance(region, Mapping):
         return region or None, None
@@ -36,7 +36,7 @@ def tidy_region(region: Any) -> tuple[Any, str | None]:
 
 
 def to_mask(region: Any, size: tuple[int, int]) -> np.ndarray:
-    """Return which pixels are an object's, H, W bool, or raise ValueError."""
+    """Return an object's mask, H, W bool, or raise ValueError."""
     if isinstance(region, Mapping):
         return paint_runs(_counts(region, size), size)
     return np.asarray(_tools().decode(_fill(region, size))).astype(bool)
@@ -52,7 +52,7 @@ def _counts(region: Mapping[str, Any], size: tuple[int, int]) -> list[int]:
 
 
 def _fill(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Any:
-    """Return polygons as faster-coco-eval keeps regions."""
+    """Convert polygons to faster-coco-eval's format."""
     reach = max(size)
     for polygon in polygons:
         if not all(isinstance(value, int | float) and -reach <= value <= 2 * reach for value in polygon):
@@ -71,12 +71,12 @@ def _tools() -> Any:
 def paint_objects(
     regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, int], *, name: str, layers: int = 1
 ) -> np.ndarray:
-    """Return the numbers of the objects that each pixel is of, from 1 on, layers, H, W int32.
+    """Return the object number of each pixel, counted from 1, layers, H, W int32.
 
-    Objects that share pixels lie in different layers as long as there are some; then the smaller one hides the other.
+    Overlapping objects are in different layers while there are any left; otherwise the smaller one is on top.
 
     Args:
-        regions: of the objects; the box of one that has none, or none of whose pixels is there, stands for it.
+        regions: regions of the objects; objects without visible pixels are replaced by their box.
     """
     if len(regions) > MOST:
         raise BadSample(name, f"it has {len(regions)} objects; at most {MOST} can be told apart", "box")
@@ -95,12 +95,12 @@ def paint_objects(
 
 
 def layers_needed(regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, int]) -> int:
-    """Return how many layers keep the objects of an image apart, at most `MOST_LAYERS`; 1 if a region is unusable."""
+    """Return the number of layers that an image's objects need, at most `MOST_LAYERS`; 1 if a region is invalid."""
     close = np.flatnonzero(_meets_another(boxes)).tolist()
     try:
         kept = [_keep(regions[place], boxes[place], size) for place in close]
     except ValueError:
-        return 1  # what is wrong is said where the sample is read
+        return 1  # reported when the sample is read
     runs, areas = [one for one, _ in kept], np.array([area for _, area in kept], dtype=np.int64)
     shared = np.asarray(_tools().iou(runs, runs, [0] * len(runs))) > 0
     layer = np.full(len(runs), -1)
@@ -112,11 +112,11 @@ def layers_needed(regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, in
 def _meets_another(boxes: np.ndarray) -> np.ndarray:
     whole = np.concatenate([np.floor(boxes[:, :2]), np.ceil(boxes[:, 2:])], axis=1)
     ends, starts = np.minimum(whole[:, None], whole)[..., 2:], np.maximum(whole[:, None], whole)[..., :2]
-    return np.asarray((ends > starts).all(-1).sum(1) > 1)  # each meets itself
+    return np.asarray((ends > starts).all(-1).sum(1) > 1)  # each overlaps itself
 
 
 def _keep(region: Any, box: np.ndarray, size: tuple[int, int]) -> tuple[Any, int]:
-    """Return an object's pixels as faster-coco-eval keeps regions, and how many they are."""
+    """Return an object's region in faster-coco-eval's format, and its area."""
     tools = _tools()
     if isinstance(region, Mapping):
         counts = checked_runs(_counts(region, size), size)
@@ -131,7 +131,7 @@ def _keep(region: Any, box: np.ndarray, size: tuple[int, int]) -> tuple[Any, int
 
 
 def box_mask(box: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return the pixels of a box, H, W bool, at least one."""
+    """Return the mask of a box, H, W bool, at least one pixel."""
     left, top = np.floor(box[:2]).clip(0, [size[1] - 1, size[0] - 1]).astype(int)
     right, bottom = np.maximum(np.ceil(box[2:]).astype(int), [left + 1, top + 1])
     found = np.zeros(size, dtype=bool)

@@ -1,7 +1,6 @@
-"""RepPoints V2: nine points an object, two of them its corners, regressed twice and then verified.
+"""RepPoints V2: nine points per object, two of them its corners, regressed twice and then verified.
 
-The points are Yang et al., 2019; corners of their own and their verification Chen et al., 2020. What is said of
-corners goes beside the features that points look at.
+The points are from Yang et al., 2019; explicit corners and their verification from Chen et al., 2020.
 """
 
 from collections.abc import Sequence
@@ -26,17 +25,17 @@ from .dense import (
 )
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss
-from .matching import UNUSED, leave_out, level_by_size, match_by_atss, match_by_point
-from .objects import Found, Head, Objects
+from .matching import UNUSED, ignore_hidden, level_by_size, match_by_atss, match_by_point
+from .objects import Detections, Head, Objects
 
 KERNEL = 3
 POINTS = KERNEL**2
-SOFTER = 0.1  # of the gradient from where a kernel looks to the points
-REACH = 4.0  # cells from a cell to the corners it starts with
+SOFTER = 0.1  # factor on the gradient from sampling positions to points
+REACH = 4.0  # initial distance of corners from a cell, in cells
 
 
 class PointConv(nn.Module):
-    """A convolution that looks at points instead of a square of cells."""
+    """A deformable convolution that samples at given points."""
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -45,19 +44,19 @@ class PointConv(nn.Module):
         start_small(self.out)
 
     def forward(self, x: Tensor, points: Tensor) -> Tensor:
-        """Return answers of what lies at points, B, 2 * points, H, W: down, across by turns, in cells from a cell."""
+        """Convolve at points, B, 2 * points, H, W: alternating vertical and horizontal offsets in cells."""
         return self.out(F.relu(convolve_at(x, points, self.weight)))
 
 
 def convolve_at(x: Tensor, points: Tensor, weight: Tensor) -> Tensor:
-    """Return a convolution that looks at points, B, outputs, H, W; beyond the map lies nothing.
+    """Convolve a map at points, with zero padding; return B, outputs, H, W.
 
-    torchvision's `deform_conv2d` is the same, but runs on the default stream whichever is current, so that it meets
-    tensors half written where steps are captured (pytorch/vision#9513).
+    torchvision's `deform_conv2d` always runs on the default stream, which is a race when steps are captured
+    (pytorch/vision#9513).
 
     Args:
         x: the map, B, inputs, H, W.
-        points: as `PointConv` takes them.
+        points: as for `PointConv`.
         weight: outputs, inputs, kernel, kernel.
     """
     height, width = x.shape[-2:]
@@ -69,14 +68,14 @@ def convolve_at(x: Tensor, points: Tensor, weight: Tensor) -> Tensor:
 
 
 class RepPointsV2(Head):
-    """A head of points; see the module.
+    """The RepPoints V2 head.
 
     Args:
-        width: of the pyramid and the head.
-        depth: convolutions before each answer.
-        groups: of group normalisation.
-        more: see `FPN`; of two coarser maps.
-        anchor: pixels of an object's side, in cells, that a level is for.
+        width: channels of the pyramid and the head.
+        depth: convolutions before each output.
+        groups: groups of group normalisation.
+        more: see `FPN`; two coarser maps.
+        anchor: object size of a level, in cells.
     """
 
     overlap, candidates = 0.6, 1000
@@ -105,12 +104,12 @@ class RepPointsV2(Head):
             start_small(part)
         assume_rare(self.classes.out)
         steps = torch.arange(KERNEL, dtype=torch.float32) - KERNEL // 2
-        start = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()  # down and across
+        start = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()  # vertical and horizontal
         start[:4] = REACH * torch.tensor([-1.0, -1.0, 1.0, 1.0])  # the first two points are the corners
         self.register_buffer("start", start[:, None, None], persistent=False)
 
     def forward(self, maps: Sequence[Tensor]) -> list[dict[str, Tensor]]:
-        """Return the raw answers of each level, B, ..., H, W: "first", "second" points in cells, "logits", and more."""
+        """Return raw outputs of each level, B, ..., H, W: "first" and "second" points in cells, "logits", and more."""
         return [self._level(one) for one in self.fpn(maps[-3:])]
 
     def _level(self, x: Tensor) -> dict[str, Tensor]:
@@ -128,7 +127,7 @@ class RepPointsV2(Head):
     def losses(
         self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
-        """Return the losses of both sets of points, of classes and of what is verified."""
+        """Return the losses of both sets of points, classes and verification."""
         raw, (points, strides) = self(maps), self.cells(maps, size)
         counts = [len(one) for one in points]
         first, second = (
@@ -138,7 +137,7 @@ class RepPointsV2(Head):
         levels = level_by_size(objects.boxes, [by[0] for by in strides], cells=self.anchor)
         near = match_by_point(objects.boxes, objects.real, torch.cat(points), levels, counts)
         good = match_by_atss(objects.boxes, objects.real, first.detach(), counts)
-        good = leave_out(good, in_crowd(first.detach(), objects))
+        good = ignore_hidden(good, in_crowd(first.detach(), objects))
         target, wanted = class_targets(objects, good, self.num_classes)
         positive = good >= 0
         logits = torch.cat([one["logits"].flatten(2).transpose(1, 2) for one in raw], dim=1)
@@ -156,7 +155,7 @@ class RepPointsV2(Head):
         for number, (one, score, at, by) in enumerate(zip(raw, scores, points, strides, strict=True)):
             value, place, label = best_of_levels(score, [len(at)], self.candidates)
             box = clip(take(corners(one["second"], at, by), place), size)
-            if number:  # those of the finest level stay; others are verified on finer maps than their own
+            if number:  # the finest level is not verified; others use the next finer map
                 finer = 0 if number < 3 else 1
                 heat, offset = raw[finer]["heat"].sigmoid(), raw[finer]["offset"]
                 moved = [
@@ -164,11 +163,11 @@ class RepPointsV2(Head):
                     for side, corner in enumerate(box.split(2, dim=-1))
                 ]
                 box = clip(torch.cat([torch.minimum(*moved), torch.maximum(*moved)], dim=-1), size)
-            found.append(Found(box, value, label).rows())
+            found.append(Detections(box, value, label).rows())
         return torch.cat(found, dim=1)
 
     def cells(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[list[Tensor], list[tuple[float, float]]]:
-        """Return the centres of each level's cells, A, 2, and pixels from cell to cell, down and across."""
+        """Return the cell centres of each level, A, 2, and its vertical and horizontal stride in pixels."""
         shapes = pyramid_shapes(maps[-3:], self.fpn.levels)
         strides = [(size[0] / shape[0], size[1] / shape[1]) for shape in shapes]
         points = [centre_points(shape, by, device=maps[0].device) for shape, by in zip(shapes, strides, strict=True)]
@@ -176,12 +175,12 @@ class RepPointsV2(Head):
 
 
 def corners(points: Tensor, centres: Tensor, stride: tuple[float, float]) -> Tensor:
-    """Return the boxes between the first two points of each cell, B, A, 4 in pixels.
+    """Return the boxes between the first two points of each cell, B, A, 4, in pixels.
 
     Args:
-        points: down and across by turns, in cells from the cell's centre, B, 2 * points, H, W.
-        centres: of the cells in pixels, A, 2.
-        stride: pixels from cell to cell, down and across.
+        points: alternating vertical and horizontal offsets in cells, B, 2 * points, H, W.
+        centres: cell centres in pixels, A, 2.
+        stride: vertical and horizontal stride in pixels.
     """
     first, last = (
         torch.stack([points[:, place + 1] * stride[1], points[:, place] * stride[0]], dim=-1).flatten(1, 2) + centres

@@ -1,4 +1,4 @@
-"""Detectors that look at proposals: Mask R-CNN and Cascade Mask R-CNN."""
+"""Two-stage detectors: Mask R-CNN and Cascade Mask R-CNN."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,24 +13,24 @@ from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take, w
 from .dense import in_crowd, of_matched, tower
 from .fpn import FPN, Packed, look_at, pack
 from .losses import mean_where, smooth_l1
-from .matching import UNUSED, draw_samples, leave_out, lots, match_by_overlap
-from .objects import Found, Head, Objects
+from .matching import UNUSED, draw_samples, ignore_hidden, match_by_overlap, random_priorities
+from .objects import Detections, Head, Objects
 from .rpn import RPN, Proposals
 
-SIDE, MASK_SIDE = 7, 14  # cells of what is looked at
-WEIGHTS = ((10.0, 5.0), (20.0, 10.0), (30.0, 15.0))  # of codes, stage by stage
-OVERLAPS, SHARES = (0.5, 0.6, 0.7), (1.0, 0.5, 0.25)  # that match, and of the loss
+SIDE, MASK_SIDE = 7, 14  # RoIAlign output sides for boxes and masks
+WEIGHTS = ((10.0, 5.0), (20.0, 10.0), (30.0, 15.0))  # weights of box codes by stage
+OVERLAPS, SHARES = (0.5, 0.6, 0.7), (1.0, 0.5, 0.25)  # matching IoU and loss weight by stage
 
 
 class BoxHead(nn.Module):
-    """What is in a box, and where exactly: hidden layers, and answers; class 0 is nothing.
+    """Box head: class and refined box of a proposal; class 0 is background.
 
     Args:
-        width: of the maps.
-        num_classes: that objects are told apart into.
-        hidden: width of the layers: two of them, or one after convolutions.
-        convs: convolutions before them.
-        per_class: whether each class has boxes of its own.
+        width: channels of the maps.
+        num_classes: number of classes.
+        hidden: width of the two linear layers, or of one after convolutions.
+        convs: number of convolutions.
+        per_class: whether boxes are predicted for each class.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BoxHead(nn.Module):
         nn.init.zeros_(self.boxes.bias)
 
     def forward(self, looked: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """Return logits, B, N, K + 1, and codes, B, N, K or 1, 4, of what lies in boxes, B * N, C, side, side."""
+        """Return logits, B, N, K + 1, and codes, B, N, K or 1, 4, of box features, B * N, C, side, side."""
         features = self.layers(looked)
         logits = self.classes(features).float()
         return logits.view(batch, -1, self.num_classes + 1), self.boxes(features).float().view(
@@ -62,7 +62,7 @@ class BoxHead(nn.Module):
         )
 
     def codes_of(self, codes: Tensor, labels: Tensor) -> Tensor:
-        """Return the codes that belong to classes, B, N, 4."""
+        """Select the codes of classes, B, N, 4."""
         if not self.per_class:
             return codes[:, :, 0]
         place = labels.clamp(min=0)[..., None, None].expand(*labels.shape, 1, 4)
@@ -70,12 +70,12 @@ class BoxHead(nn.Module):
 
 
 class MaskHead(nn.Module):
-    """Which cells of a box belong to the object, class by class: four convolutions and twice the side.
+    """Mask head: four convolutions and one upsampling, with a mask for each class.
 
     Args:
-        width: of the maps.
-        num_classes: that objects are told apart into.
-        hidden: width of the convolutions.
+        width: channels of the maps.
+        num_classes: number of classes.
+        hidden: channels of the convolutions.
     """
 
     def __init__(self, width: int, num_classes: int, *, hidden: int = 256) -> None:
@@ -88,26 +88,26 @@ class MaskHead(nn.Module):
         self.apply(init_convs)
 
     def forward(self, looked: Tensor, labels: Tensor) -> Tensor:
-        """Return logits of the cells, N, 28, 28, of the classes asked for, N."""
+        """Return mask logits, N, 28, 28, of the given classes, N."""
         logits = self.masks(self.layers(looked)).float()
         place = labels.clamp(min=0)[:, None, None, None].expand(-1, 1, *logits.shape[2:])
         return logits.gather(1, place)[:, 0]
 
 
 class MaskRCNN(Head):
-    """Proposals, then a look at each; without masks in the data it is Faster R-CNN.
+    """Mask R-CNN; without masks in the data, Faster R-CNN.
 
     Args:
-        channels: of the backbone's maps, finest first.
-        num_classes: that objects are told apart into.
-        masks: whether objects have masks too.
-        width: of the pyramid.
-        sampled: proposals of each image that the loss is over.
-        positive: part of them that may be matched.
+        channels: channels of the backbone's maps, finest first.
+        num_classes: number of classes.
+        masks: whether objects have masks.
+        width: channels of the pyramid.
+        sampled: proposals per image in the loss.
+        positive: largest fraction of matched ones among them.
         hidden: width of the box heads' layers.
         convs: convolutions of the box heads.
-        proposals: that are looked at.
-        anchor: root of the area of anchors, in cells.
+        proposals: number of proposals.
+        anchor: square root of the anchors' area, in cells.
     """
 
     stages = 1
@@ -137,30 +137,32 @@ class MaskRCNN(Head):
         self.mask_heads = nn.ModuleList(
             MaskHead(width, num_classes, hidden=width) for _ in range(self.stages if masks else 0)
         )
-        # One look codes boxes as Mask R-CNN does, several as Cascade R-CNN, whose loss is squared up to 1.
+        # A single stage follows Mask R-CNN, several follow Cascade R-CNN with smooth L1 of beta 1.
         self.beta = 1 / 9 if one else 1.0
 
     def halve_anchors(self, times: int) -> None:
-        """Propose from smaller anchors."""
+        """Halve the anchors of the proposals `times` times."""
         self.rpn.grid.halve(times)
 
     def look(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[list[Tensor], Packed]:
-        """Return the pyramid's maps, and those that boxes are looked at on."""
+        """Return the pyramid's maps, and the packed ones for RoIAlign."""
         levels = self.fpn(maps)
-        finer = levels[:-1]  # the coarsest is for proposals alone
+        finer = levels[:-1]  # the coarsest map is only for proposals
         return levels, pack(finer, [size[0] / one.shape[-2] for one in finer])
 
     def losses(
         self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
-        """Return the losses of proposals, and of each look's classes, boxes and masks."""
+        """Return the losses of proposals, and of each stage's classes, boxes and masks."""
         levels, packed = self.look(maps, size)
         logits, codes = self.rpn(levels)
         anchors = self.rpn.anchors(levels, size)
         found = self.rpn.loss(logits, codes, anchors, objects, seeds)
         proposals = self.rpn.propose(logits, codes, anchors, size)
         real = objects.real
-        boxes = torch.cat([proposals.boxes, objects.boxes * real[..., None]], dim=1)  # what is there is proposed too
+        boxes = torch.cat(
+            [proposals.boxes, objects.boxes * real[..., None]], dim=1
+        )  # objects are added to the proposals
         filled = torch.cat([proposals.filled, real & has_area(objects.boxes)], dim=1)
         for number, head in enumerate(self.heads):
             parts, boxes, filled = self._stage(number, head, packed, objects, Proposals(boxes, filled), size, seeds)
@@ -178,12 +180,12 @@ class MaskRCNN(Head):
         size: tuple[int, int],
         seeds: Tensor,
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Return the losses of a look, and the boxes of the next one."""
+        """Return the losses of a stage, and the boxes for the next one."""
         boxes, filled = proposals
         matched = match_by_overlap(overlaps(objects.boxes, boxes), objects.real, high=OVERLAPS[number])
-        matched = torch.where(filled, leave_out(matched, in_crowd(boxes, objects)), UNUSED)
+        matched = torch.where(filled, ignore_hidden(matched, in_crowd(boxes, objects)), UNUSED)
         place, used = draw_samples(
-            matched, lots(seeds + number + 1, matched.shape[1]), count=self.sampled, positive=self.positive
+            matched, random_priorities(seeds + number + 1, matched.shape[1]), count=self.sampled, positive=self.positive
         )
         boxes, matched = take(boxes, place), take(matched, place)
         positive = used & (matched >= 0)
@@ -213,7 +215,7 @@ class MaskRCNN(Head):
         positive: Tensor,
         size: tuple[int, int],
     ) -> Tensor:
-        """Return how far the masks of matched boxes are from those of their objects."""
+        """Return the mask loss of matched boxes."""
         assert objects.masks is not None
         count = rows_needed(positive, min(int(self.sampled * self.positive), boxes.shape[1]))
         place = positive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
@@ -235,15 +237,15 @@ class MaskRCNN(Head):
         return 2 * MASK_SIDE if self.mask_heads else 0
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Return the best boxes, B, K, 6 and the cells of their masks: box, score, class (-1 for none), chances."""
+        """Return objects, B, K, 6 and mask cells: box, score, class (-1 for none), mask probabilities."""
         return self.find(maps, size).rows()
 
     @torch.no_grad()
-    def find(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Found:
-        """Return what is in images.
+    def find(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Detections:
+        """Return the detections in images.
 
         Args:
-            maps: the backbone's.
+            maps: the backbone's maps.
             size: height and width of the images.
         """
         levels, packed = self.look(maps, size)
@@ -264,7 +266,7 @@ class MaskRCNN(Head):
         keep, filled = best_boxes(every, score, label, allowed, overlap=self.overlap, count=self.kept)
         boxes, label = take(every, keep) * filled[..., None], torch.where(filled, take(label, keep), -1)
         masks = self._masks(packed, boxes, label, rows_needed(filled, self.kept)) if self.mask_heads else None
-        return Found(boxes, take(score, keep) * filled, label, masks)
+        return Detections(boxes, take(score, keep) * filled, label, masks)
 
     def _masks(self, packed: Packed, boxes: Tensor, labels: Tensor, count: int) -> Tensor:
         looked = look_at(packed, boxes[:, :count], MASK_SIDE)
@@ -274,18 +276,18 @@ class MaskRCNN(Head):
 
 
 class Cascade(MaskRCNN):
-    """Three looks, each from where the one before has moved a box to (Cai and Vasconcelos, 2018)."""
+    """Cascade R-CNN: three stages, each refining the boxes of the one before (Cai and Vasconcelos, 2018)."""
 
     stages = 3
 
 
 def rows_needed(filled: Tensor, most: int) -> int:
-    """Return of how many rows an image at most has to be looked at: on a GPU always so many, which waits for nothing.
+    """Return the number of rows to process: on a GPU always `most`, without synchronisation.
 
-    A CPU has no use for shapes that stay the same, and masks of empty rows would take it most of its time and memory.
+    On a CPU static shapes have no benefit, and masks of padding rows would take most of the time and memory.
 
     Args:
-        filled: which rows there are, B, N.
-        most: that are looked at.
+        filled: which rows are valid, B, N.
+        most: largest number of rows.
     """
     return most if filled.is_cuda else min(max(int(filled.sum(1).max()), 1), most)

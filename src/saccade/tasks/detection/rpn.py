@@ -1,4 +1,4 @@
-"""The region proposal network: where there may be something, of whatever class."""
+"""Region proposal network."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,29 +12,29 @@ from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take
 from .dense import RATIOS, in_crowd, of_matched, start_small
 from .keep_triton import can_replay, keep_of_levels
 from .losses import mean_where, smooth_l1
-from .matching import draw_samples, leave_out, lots, match_by_overlap
+from .matching import draw_samples, ignore_hidden, match_by_overlap, random_priorities
 from .objects import Objects
 
 
 class Proposals(NamedTuple):
-    """Boxes worth a second look, best first: B, P, 4, and which of these places are filled, B, P."""
+    """Proposals, best first: boxes, B, P, 4, and which are valid, B, P."""
 
     boxes: Tensor
     filled: Tensor
 
 
 class RPN(nn.Module):
-    """Three anchors a cell, each something or nothing (Ren et al., 2015).
+    """Region proposal network with three anchors a cell (Ren et al., 2015).
 
     Args:
-        proposals: how many are given on.
-        anchor: root of the area of anchors, in cells.
+        proposals: number of proposals.
+        anchor: square root of the anchors' area, in cells.
 
     Attributes:
-        overlap: of a proposal with a better one at which it is dropped.
-        sampled: anchors of each image that the loss is over.
-        positive: part of them that may be matched.
-        candidates: of each level, in training and in use.
+        overlap: IoU threshold of non-maximum suppression.
+        sampled: anchors per image in the loss.
+        positive: largest fraction of matched ones among them.
+        candidates: candidates of each level, in training and inference.
     """
 
     overlap, sampled, positive, candidates = 0.7, 256, 0.5, (2000, 1000)
@@ -66,7 +66,7 @@ class RPN(nn.Module):
     def propose(
         self, logits: Sequence[Tensor], codes: Sequence[Tensor], anchors: Sequence[Tensor], size: tuple[int, int]
     ) -> Proposals:
-        """Return the best boxes of all levels."""
+        """Return the proposals of all levels."""
         candidates = self.candidates[0 if self.training else 1]
         values, boxes, levels = [], [], []
         for number, (logit, code, anchor) in enumerate(zip(logits, codes, anchors, strict=True)):
@@ -75,7 +75,7 @@ class RPN(nn.Module):
             boxes.append(clip(decode(take(code, place), anchor[place]), size))
             levels.append(torch.full_like(place, number))
         box, count = torch.cat(boxes, 1), self.proposals
-        if self.training and all(can_replay(one) for one in boxes):  # without waiting for the device
+        if self.training and all(can_replay(one) for one in boxes):  # without synchronisation
             rank = torch.where(keep_of_levels(boxes, overlap=self.overlap), torch.cat(values, 1), -torch.inf)
             value, keep = rank.topk(min(count, rank.shape[1]), dim=1)
             filled = value > -torch.inf
@@ -92,12 +92,14 @@ class RPN(nn.Module):
         objects: Objects,
         seeds: Tensor,
     ) -> dict[str, Tensor]:
-        """Return the losses of something or nothing and of where, over anchors drawn by lot."""
+        """Return the losses of objectness and boxes over sampled anchors."""
         logit, code, anchor = torch.cat(list(logits), 1), torch.cat(list(codes), 1), torch.cat(list(anchors))
         shared = overlaps(objects.boxes, anchor.expand(len(objects.boxes), -1, -1))
         matched = match_by_overlap(shared, objects.real, high=0.7, low=0.3, every_object=True)
-        matched = leave_out(matched, in_crowd(anchor, objects))
-        place, used = draw_samples(matched, lots(seeds, matched.shape[1]), count=self.sampled, positive=self.positive)
+        matched = ignore_hidden(matched, in_crowd(anchor, objects))
+        place, used = draw_samples(
+            matched, random_priorities(seeds, matched.shape[1]), count=self.sampled, positive=self.positive
+        )
         chosen = take(matched, place)
         positive = used & (chosen >= 0)
         own = anchor[place]

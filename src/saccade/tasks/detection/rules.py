@@ -1,14 +1,14 @@
-"""Settings that detection decides."""
+"""Rules of detection on settings."""
 
 from ...settings import TrainConfig
 from ...settings.decisions import put
 from ..rules import HUGGING_FACE, default_head, left_out, of_timm, own
-from .detector import waits_for_device
+from .detector import needs_host_sync
 from .hosts import DEFAULT_HEAD
 
 
 def _no_graphs(config: TrainConfig) -> TrainConfig:
-    return put(config, {"engine.graphs": False}) if waits_for_device(config.model.head or DEFAULT_HEAD) else config
+    return put(config, {"engine.graphs": False}) if needs_host_sync(config.model.head or DEFAULT_HEAD) else config
 
 
 RULES = (

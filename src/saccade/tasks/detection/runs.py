@@ -1,25 +1,25 @@
-"""Regions as COCO writes them: lengths of runs down the columns, background first; packed into letters or a list."""
+"""COCO RLE: run lengths in column-major order, background first, as compressed text or a list."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-LONGEST = 8  # letters of a number: 40 bits are more than any image has pixels
+LONGEST = 8  # most characters of a number, 40 bits
 
 
 def pack_runs(mask: np.ndarray, *, corner: tuple[int, int] = (0, 0), size: tuple[int, int] | None = None) -> str:
-    """Return which pixels are an object's as letters.
+    """Encode a mask as compressed RLE.
 
     Args:
-        mask: of a part of the image, H, W.
-        corner: where that part begins, its first row and column.
-        size: height and width of the image; those of the mask if not given.
+        mask: mask of a part of the image, H, W.
+        corner: first row and column of that part.
+        size: height and width of the image; default: the mask's.
     """
     height, width = size or mask.shape
     padded = np.pad(np.asarray(mask, dtype=np.int8), ((1, 1), (0, 0)))
-    column, row = np.nonzero(np.diff(padded, axis=0).T)  # where runs begin and end, in turn, down the columns
+    column, row = np.nonzero(np.diff(padded, axis=0).T)  # alternating starts and ends of runs, in column-major order
     changes = (column + corner[1]) * height + row + corner[0]
-    same = np.flatnonzero(changes[1:] == changes[:-1])  # one run ends where the next column's begins
+    same = np.flatnonzero(changes[1:] == changes[:-1])  # merge runs across columns
     changes = np.delete(changes, [*same, *(same + 1)])
     counts = np.diff([0, *changes.tolist(), height * width]).tolist()
     if len(changes) and changes[-1] == height * width:
@@ -37,7 +37,7 @@ def pack_runs(mask: np.ndarray, *, corner: tuple[int, int] = (0, 0), size: tuple
 
 
 def unpack_counts(letters: str | bytes) -> list[int]:
-    """Return the lengths of runs that letters stand for, or raise ValueError."""
+    """Decode compressed RLE to run lengths, or raise ValueError."""
     codes = letters if isinstance(letters, bytes) else letters.encode()
     counts: list[int] = []
     value = shift = 0
@@ -58,7 +58,7 @@ def unpack_counts(letters: str | bytes) -> list[int]:
 
 
 def checked_runs(counts: Sequence[int], size: tuple[int, int]) -> list[int]:
-    """Return lengths of runs that fill an image, background after the last, or raise ValueError."""
+    """Complete run lengths to an image with background, or raise ValueError."""
     total = size[0] * size[1]
     if any(type(count) is not int or count < 0 for count in counts) or sum(counts) > total:
         raise ValueError(f"its runs are no lengths that fit into the image's {total} pixels")
@@ -67,6 +67,6 @@ def checked_runs(counts: Sequence[int], size: tuple[int, int]) -> list[int]:
 
 
 def paint_runs(counts: Sequence[int], size: tuple[int, int]) -> np.ndarray:
-    """Return which pixels are an object's, H, W bool; what comes after the last run is background."""
+    """Decode run lengths to a mask, H, W bool; the rest is background."""
     whole = checked_runs(counts, size)
     return np.repeat(np.arange(len(whole)) % 2 == 1, whole).reshape(size[::-1]).T

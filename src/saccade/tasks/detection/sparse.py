@@ -1,8 +1,8 @@
-"""Sparse R-CNN: a few learned boxes, refined look by look, matched one to one with objects (Sun et al., 2021)."""
+"""Sparse R-CNN: learned proposals refined in stages, with one-to-one matching (Sun et al., 2021)."""
 
 from collections.abc import Sequence
 
-import scipy  # its parts come when they are first used, which takes a moment
+import scipy  # submodules are loaded when first used
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from .boxes import clip, decode, generalized_overlap, take
 from .dense import assume_rare, class_targets, in_crowd
 from .fpn import FPN, look_at, pack
 from .losses import focal, overlap_loss
-from .objects import Found, Head, Objects
+from .objects import Detections, Head, Objects
 
 SIDE = 7
 CODES = (2.0, 1.0)
@@ -19,7 +19,7 @@ CLASS, CORNERS, OVERLAP = 2.0, 5.0, 2.0  # weights of costs and losses
 
 
 class DynamicConv(nn.Module):
-    """Looks at a box by two products whose weights the box's own feature makes."""
+    """Dynamic convolution: two products of box features with weights generated from the proposal's feature."""
 
     def __init__(self, width: int, inner: int = 64) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class DynamicConv(nn.Module):
         self.out, self.norm = nn.Linear(width * SIDE**2, width), nn.LayerNorm(width)
 
     def forward(self, features: Tensor, looked: Tensor) -> Tensor:
-        """Return what features, N, width, see in what lies in their boxes, N, width, side, side."""
+        """Return updated features, N, width, from box features, N, width, side, side."""
         first, second = self.make(features).split(self.width * self.inner, dim=-1)
         seen = looked.flatten(2).transpose(1, 2)  # N, cells, width
         seen = F.relu(self.norms[0](seen @ first.view(-1, self.width, self.inner)))
@@ -38,7 +38,7 @@ class DynamicConv(nn.Module):
 
 
 class Look(nn.Module):
-    """One refinement: boxes speak with each other, look, and answer."""
+    """One stage: self-attention, dynamic convolution, and outputs."""
 
     def __init__(self, width: int, num_classes: int, *, heads: int = 8, hidden: int = 2048) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Look(nn.Module):
         assume_rare(self.classes)
 
     def forward(self, features: Tensor, looked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits, B, N, K, codes, B, N, 4, and features, B, N, width, of what lies in boxes."""
+        """Return logits, B, N, K, codes, B, N, 4, and features, B, N, width, from box features."""
         features = self.norms[0](features + self.attention(features, features, features, need_weights=False)[0])
         batch, count, width = features.shape
         seen = self.dynamic(features.reshape(-1, width), looked).view(batch, count, width)
@@ -72,12 +72,12 @@ def _tower(width: int, depth: int) -> nn.Sequential:
 
 
 class SparseRCNN(Head):
-    """Learned boxes and features, six looks, no anchors and nothing to be suppressed.
+    """Sparse R-CNN with six stages, without anchors and non-maximum suppression.
 
     Args:
-        width: of the pyramid and the features.
-        proposals: learned boxes.
-        looks: refinements.
+        width: channels of the pyramid and the features.
+        proposals: number of learned boxes.
+        looks: number of stages.
     """
 
     overlap, least = 1.0, 0.0
@@ -88,16 +88,16 @@ class SparseRCNN(Head):
         super().__init__()
         self.num_classes = num_classes
         self.fpn = FPN(channels, width, more="none")
-        self.starts = nn.Parameter(torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(proposals, 1))  # centre and sides
+        self.starts = nn.Parameter(torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(proposals, 1))  # centre and size
         self.features = nn.Parameter(torch.randn(proposals, width))
         self.looks = nn.ModuleList(Look(width, num_classes) for _ in range(looks))
 
     def forward(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
-        """Return logits, B, N, K, and boxes, B, N, 4, of every look."""
+        """Return logits, B, N, K, and boxes, B, N, 4, of every stage."""
         levels = self.fpn(maps)
         packed = pack(levels, [size[0] / one.shape[-2] for one in levels])
         boxes = from_centres(self.starts, size).expand(len(maps[0]), -1, -1)
-        features = self.features.repeat(len(maps[0]), 1, 1)  # a view of a parameter is more than counters of FLOPs bear
+        features = self.features.repeat(len(maps[0]), 1, 1)  # a copy: FLOP counters fail on views of parameters
         found = []
         for look in self.looks:
             seen = look_at(packed, clip(boxes, size).float(), SIDE, aligned=True)
@@ -110,7 +110,7 @@ class SparseRCNN(Head):
     def losses(
         self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
-        """Return the losses of every look: classes, corners and overlaps of the boxes matched with objects."""
+        """Return the losses of every stage: classes, L1 and GIoU of matched boxes."""
         count = objects.real.sum().clamp(min=1)
         parts: dict[str, Tensor] = {}
         for number, (logits, boxes) in enumerate(self(maps, size), 1):
@@ -126,21 +126,21 @@ class SparseRCNN(Head):
         return parts
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Return the surest answers of the last look, B, K, 6: box, score and class."""
+        """Return the top objects of the last look, B, K, 6: box, score and class."""
         logits, boxes = self(maps, size)[-1]
-        return surest(logits.sigmoid(), clip(boxes, size), self.kept)
+        return top_answers(logits.sigmoid(), clip(boxes, size), self.kept)
 
 
-def surest(scores: Tensor, boxes: Tensor, kept: int) -> Tensor:
-    """Return the surest answers, B, K, 6, of scores, B, N, classes, and boxes, B, N, 4."""
+def top_answers(scores: Tensor, boxes: Tensor, kept: int) -> Tensor:
+    """Return the top objects, B, K, 6, of scores, B, N, classes, and boxes, B, N, 4."""
     classes, flat = scores.shape[-1], scores.flatten(1)
     value, place = flat.topk(min(kept, flat.shape[1]), dim=1)
-    return Found(take(boxes, place // classes), value, place % classes).rows()
+    return Detections(take(boxes, place // classes), value, place % classes).rows()
 
 
 @torch.no_grad()
 def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tuple[int, int]) -> Tensor:
-    """Return the number of each answer's object, B, N, -1 for none: the cheapest pairing of answers and objects."""
+    """Hungarian matching: return the object index of each prediction, B, N, -1 for none."""
     result = torch.full(logits.shape[:2], -1, dtype=torch.int64)
     gain = focal(logits, torch.ones_like(logits)) - focal(logits, torch.zeros_like(logits))
     wanted = objects.labels.clamp(min=0)[:, None].expand(-1, logits.shape[1], -1)
@@ -158,11 +158,11 @@ def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tupl
 
 
 def from_centres(placed: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return boxes in pixels of centres and sides, ..., 4, in widths and heights of the images."""
+    """Convert centres and sizes, ..., 4, relative to the image, to boxes in pixels."""
     middle, half = placed[..., :2], placed[..., 2:] / 2
     return in_sides(torch.cat([middle - half, middle + half], dim=-1), (1 / size[0], 1 / size[1]))
 
 
 def in_sides(boxes: Tensor, size: tuple[float, float]) -> Tensor:
-    """Return boxes in widths and heights of the images."""
+    """Convert boxes in pixels to fractions of the image."""
     return torch.stack([boxes[..., 0::2] / size[1], boxes[..., 1::2] / size[0]], dim=-1).flatten(-2)

@@ -1,4 +1,4 @@
-"""Objects in images: their boxes, classes and masks."""
+"""Object detection."""
 
 from typing import Any
 
@@ -12,25 +12,25 @@ from ...settings import LossConfig
 from ..registering import register_task
 from ..task import Task
 from .boxes import areas, clip
-from .codec import DetectionCodec, standing
+from .codec import DetectionCodec, answer_filter
 from .detector import CELLS, read_answers
 from .errors import ShownMetrics
 from .hosts import DetectionHosts
 from .objects import Objects, unpack_masks
 from .presenter import DetectionPresenter
-from .reader import DetectionReader, DetectOptions, stands_by
+from .reader import DetectionReader, DetectOptions, filter_options
 from .rules import RULES
 
-VISIBLE = 0.1  # part of a box that a crop shows, below which the object is left out
+VISIBLE = 0.1  # objects with a smaller visible fraction in a crop are dropped
 
 
 @register_task("detect")
 class Detect(Task):
-    """A model that finds objects.
+    """Object detection, with losses computed by the detector.
 
     Args:
         model: a detector.
-        options: how it is trained and asked.
+        options: options of training and inference.
     """
 
     reader, codec, metrics = DetectionReader, DetectionCodec, ShownMetrics
@@ -49,23 +49,23 @@ class Detect(Task):
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
-        """Return the options, by which answers stand; those of the spec if none are given."""
+        """Return the options; default: those of the spec."""
         if options is not None:
-            spec.extra |= stands_by(options)
+            spec.extra |= filter_options(options)
         return {"options": options}
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Draw the seeds of what is drawn by lot, one for each image."""
+        """Draw a random seed for each image."""
         return {"seeds": torch.randint(0, 2**31, (batch_size,), device=device, generator=generator)}
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
-        """Find the objects.
+        """Compute objects and losses.
 
         Args:
-            batch: `image`, B, C, H, W; `boxes`, B, N, 4; `labels`, B, N; `crowd`, B, N; and perhaps `mask`, B, L, H, W.
-            generator: of what is drawn by lot.
+            batch: `image`, B, C, H, W; `boxes`, B, N, 4; `labels`, B, N; `crowd`, B, N; optionally `mask`, B, L, H, W.
+            generator: random generator.
             draws: `seeds`, instead of a generator.
 
         Returns:
@@ -84,9 +84,9 @@ class Detect(Task):
         }
 
     def objects(self, batch: Batch) -> Objects:
-        """Return what is in a batch's images, as far as they show it."""
+        """Return the visible objects of a batch."""
         size = (batch["image"].shape[-2], batch["image"].shape[-1])
-        if batch["labels"].device.type == "cpu":  # as many rows as the fullest image of the batch: each may be a mask
+        if batch["labels"].device.type == "cpu":  # only as many rows as needed, since each may have a mask
             most = max(int((batch["labels"] >= 0).sum(1).max()), 1)
             batch = batch | {name: batch[name][:, :most] for name in ("boxes", "labels", "crowd")}
         whole = batch["boxes"].float()
@@ -100,11 +100,11 @@ class Detect(Task):
             masks = unpack_masks(batch["mask"], numbers)
         return Objects(boxes, labels, batch["crowd"].bool(), masks)
 
-    # Of answers
+    # Decoding
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Return the answers that stand: `boxes`, `scores`, `labels` and perhaps `masks`, best first."""
+        """Return filtered objects: `boxes`, `scores`, `labels` and optionally `masks`, best first."""
         assert self.spec is not None
-        found = read_answers(output, **standing(self.spec))
+        found = read_answers(output, **answer_filter(self.spec))
         kept = {"output": output, "boxes": found.boxes, "scores": found.scores, "labels": found.labels}
         return kept if found.masks is None else kept | {"masks": found.masks}

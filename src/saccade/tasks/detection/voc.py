@@ -1,4 +1,4 @@
-"""Lists of images and objects as VOC writes them: an XML file an image."""
+"""Pascal VOC annotations: one XML file per image."""
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ from pathlib import Path
 from ...data.image import EXTENSIONS
 from ...data.split import abbreviate, choose_split
 from ...support.wording import count_are
-from .listed import Listed, Size, Thing, find_image, missing, read_text
+from .listed import ListedObject, ObjectList, Size, find_image, missing, read_text
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 def is_voc(path: Path) -> bool:
-    """Tell whether a folder is laid out so."""
+    """Whether a folder has VOC's layout."""
     return (path / "Annotations").is_dir() and next((path / "Annotations").glob("*.xml"), None) is not None
 
 
-def read_voc(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
-    """Return what the files of a folder say, by part, and remarks."""
+def read_voc(path: Path) -> tuple[dict[str, ObjectList], tuple[str, ...]]:
+    """Read a folder's annotations by split; return them and remarks."""
     files = {file.stem: file for file in sorted((path / "ImageSets" / "Main").glob("*.txt"))}
     roles, notes = choose_split(list(files))
     if roles:
@@ -29,14 +29,14 @@ def read_voc(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
         }
     else:
         stems = {"train": sorted(file.stem for file in (path / "Annotations").glob("*.xml"))}
-        notes = (*notes, *_untold(path, stems["train"]))
+        notes = (*notes, *_unannotated(path, stems["train"]))
     found = {part: _read_part(path, some) for part, some in stems.items()}
     classes = tuple(sorted({label for one in found.values() for label in one.classes}))
     return {part: replace(listed, classes=classes) for part, listed in found.items()}, notes
 
 
-def _read_part(root: Path, stems: list[str]) -> Listed:
-    listed, labels = Listed(), set()
+def _read_part(root: Path, stems: list[str]) -> ObjectList:
+    listed, labels = ObjectList(), set()
     places = [root / name for name in ("JPEGImages", "images", ".") if (root / name).is_dir()]
     for stem in stems:
         name = next((one for end in EXTENSIONS if (one := find_image(root, places, f"{stem}{end}"))), None)
@@ -59,8 +59,8 @@ def _read_part(root: Path, stems: list[str]) -> Listed:
     return listed
 
 
-def _untold(root: Path, stems: list[str]) -> Iterator[str]:
-    """Yield a remark on images of which nothing is told."""
+def _unannotated(root: Path, stems: list[str]) -> Iterator[str]:
+    """Yield a remark on images without annotations."""
     images = (file for file in sorted((root / "JPEGImages").glob("*")) if file.suffix.lower() in EXTENSIONS)
     told = set(stems)
     if untold := [file.name for file in images if file.stem not in told]:
@@ -78,7 +78,7 @@ def _parse(file: Path) -> ElementTree.Element:
 
 
 def _size(parsed: ElementTree.Element) -> Size | None:
-    """Return height and width as a file tells them; some tools write zeros."""
+    """Return an annotation's height and width; some tools write zeros."""
     try:
         height, width = (int(parsed.findtext(f"size/{side}") or 0) for side in ("height", "width"))
     except ValueError:
@@ -86,7 +86,7 @@ def _size(parsed: ElementTree.Element) -> Size | None:
     return (height, width) if height > 0 and width > 0 else None
 
 
-def _things(parsed: ElementTree.Element, file: Path) -> Iterator[Thing]:
+def _things(parsed: ElementTree.Element, file: Path) -> Iterator[ListedObject]:
     for one in parsed.iter("object"):
         label, box = (one.findtext("name") or "").strip(), one.find("bndbox")
         try:
@@ -96,4 +96,4 @@ def _things(parsed: ElementTree.Element, file: Path) -> Iterator[Thing]:
         except ValueError:
             raise ValueError(f"{file}: an object lacks its name or a side of its box ({', '.join(SIDES)})") from None
         difficult = (one.findtext("difficult") or "0").strip() == "1"
-        yield Thing(label, (left - 1, top - 1, right, bottom), difficult)  # counted from 1, the last pixel included
+        yield ListedObject(label, (left - 1, top - 1, right, bottom), difficult)  # 1-based and inclusive

@@ -1,4 +1,4 @@
-"""Lists of images and objects as YOLO reads them: a text file an image, a line an object, in sides of the image."""
+"""YOLO annotations: one text file per image, one line per object, relative to the image size."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,14 +8,14 @@ import yaml
 
 from ...data.image import EXTENSIONS, BadSample, header
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
-from .listed import Box, Listed, Size, Thing, read_text
+from .listed import Box, ListedObject, ObjectList, Size, read_text
 
 LINE = "a line is class, x, y, width, height, or class and a polygon's corners, all but the class in sides of the image"
 Line = tuple[int, Box, list[list[float]] | None]  # class, box, polygon
 
 
 def is_yolo(path: Path) -> bool:
-    """Tell whether a folder is laid out so: images/ and labels/, with parts in them or in each part."""
+    """Whether a folder has YOLO's layout: images/ and labels/, above or below split folders."""
     return any(
         images.is_dir() and labels.is_dir() and next(labels.rglob("*.txt"), None) is not None
         for images, labels in [(path / "images", path / "labels"), *_swapped(path).values()]
@@ -27,8 +27,8 @@ def _swapped(path: Path) -> dict[str, tuple[Path, Path]]:
     return {name: (path / name / "images", path / name / "labels") for name in names}
 
 
-def read_yolo(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
-    """Return what the files of a folder say, by part, and remarks."""
+def read_yolo(path: Path) -> tuple[dict[str, ObjectList], tuple[str, ...]]:
+    """Read a folder's annotations by split; return them and remarks."""
     folders = _swapped(path)
     if not folders:
         inner = [one.name for one in sorted((path / "images").iterdir()) if one.is_dir()]
@@ -51,15 +51,15 @@ def read_yolo(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
     return {part: _named(listed, words) for part, listed in found.items()}, notes
 
 
-def _named(listed: Listed, words: dict[int, str]) -> Listed:
+def _named(listed: ObjectList, words: dict[int, str]) -> ObjectList:
     images = {
         name: [replace(thing, label=words[int(thing.label)]) for thing in some] for name, some in listed.images.items()
     }
     return replace(listed, images=images, classes=tuple(words.values()))
 
 
-def _read_part(root: Path, images: Path, labels: Path) -> Listed:
-    listed, used, read = Listed(), set[str](), set[Path]()
+def _read_part(root: Path, images: Path, labels: Path) -> ObjectList:
+    listed, used, read = ObjectList(), set[str](), set[Path]()
     for file in sorted(images.rglob("*")):
         if file.suffix.lower() not in EXTENSIONS or not file.is_file():
             continue
@@ -76,10 +76,13 @@ def _read_part(root: Path, images: Path, labels: Path) -> Listed:
             listed.lost.append(bad)
             continue
         size = (about.height, about.width)
-        listed.images[name], listed.sizes[name] = [], size[::-1] if about.orientation >= 5 else size  # as it is shown
+        listed.images[name], listed.sizes[name] = (
+            [],
+            size[::-1] if about.orientation >= 5 else size,
+        )  # after EXIF rotation
         for number, box, polygon in _lines(listing, lines, listed.sizes[name]):
             used.add(str(number))
-            listed.add(name, Thing(str(number), box, region=polygon))
+            listed.add(name, ListedObject(str(number), box, region=polygon))
     for listing in sorted(labels.rglob("*.txt")):
         if listing not in read and listing.name != "classes.txt":
             listed.lost.append(
@@ -113,7 +116,7 @@ def _lines(file: Path, lines: list[str], size: Size) -> Iterator[Line]:
 
 
 def _classes(path: Path) -> dict[int, str] | None:
-    """Return the names of classes from data.yaml or classes.txt; None if there is neither."""
+    """Return the class names of data.yaml or classes.txt; None if there is neither."""
     names = None
     for file in (path / "data.yaml", path / "data.yml", path / "dataset.yaml"):
         if names is None and file.is_file():
@@ -128,7 +131,7 @@ def _classes(path: Path) -> dict[int, str] | None:
 
 def _yaml_names(file: Path) -> dict[int, str] | None:
     try:
-        whole = yaml.load(read_text(file), yaml.BaseLoader)  # every value a text: a class may be called no
+        whole = yaml.load(read_text(file), yaml.BaseLoader)  # all values as text: a class may be named "no"
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is no YAML: {str(error)[:200]}") from None
     names = whole.get("names") if isinstance(whole, dict) else None

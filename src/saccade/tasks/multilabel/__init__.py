@@ -1,4 +1,4 @@
-"""Several labels a sample."""
+"""Multi-label classification."""
 
 from .task import Multilabel
 

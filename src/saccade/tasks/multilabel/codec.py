@@ -1,4 +1,4 @@
-"""Labels as tensors, logits as the probability of each label."""
+"""Codec of multi-label classification."""
 
 from dataclasses import dataclass
 
@@ -13,27 +13,27 @@ from ..codec import Codec
 
 
 class MultilabelCodec(Codec):
-    """Mixes labels as their images are mixed, and reads logits."""
+    """Mixes labels like their images, and decodes logits."""
 
     output = "logits"
 
     def mixed_targets(self, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return labels as numbers, mixed as the images are."""
+        """Return the function that makes soft labels."""
         return SoftLabels(loss.smoothing)
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
-        """Return the probability of each label, B, labels float32."""
+        """Return label probabilities, B, labels float32."""
         require_width(output, self.spec, "logits", "labels")
         return torch.from_numpy(output).sigmoid().float().numpy()
 
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """What labels become where images are mixed."""
+    """Converts labels to soft labels."""
 
-    smoothing: float = 0.0  # share by which a label is drawn towards a half
+    smoothing: float = 0.0  # label smoothing, towards 0.5
 
     def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
-        """Return labels as numbers from 0 to 1, B, labels."""
+        """Return labels from 0 to 1, B, labels."""
         soft = labels.float() * (1 - self.smoothing) + self.smoothing / 2
         return blend(soft, mix)

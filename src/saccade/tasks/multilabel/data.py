@@ -1,4 +1,4 @@
-"""Labels that samples have any number of: in one column, separated, or in a column each."""
+"""Targets of multi-label classification: one column of separated labels, or a column for each label."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no", "")
 
 @dataclass(frozen=True)
 class LabelTargets(Targets):
-    """Which labels a sample has: rows are 0 or 1 for each, N, labels uint8."""
+    """Multi-label targets: rows are 0 or 1 for each label, N, labels uint8."""
 
     task = "multilabel"
     noun = "labels"
 
     def require(self, where: str) -> None:
-        """Refuse labels that no sample has, or that all have: nothing can be learned of these."""
+        """Refuse labels that no sample has, or that all have."""
         counts = self.counts()
         if not len(self.outputs):
             raise ValueError(f"{where} names no label; give a column {COLUMN!r} with names separated by {MARK!r}")
@@ -30,22 +30,22 @@ class LabelTargets(Targets):
             raise ValueError(f"{where}: no sample has any of the labels {abbreviate(never)}; is the right column read?")
 
     def describe(self, index: int) -> str:
-        """Return a sample's labels."""
+        """Return a sample's labels as text."""
         return ", ".join(name for name, has in zip(self.outputs, self.rows[index], strict=True) if has) or "no label"
 
     def counts(self) -> np.ndarray:
-        """Return how many samples have each label."""
+        """Return the number of samples with each label."""
         return self.rows.sum(0, dtype=np.int64)
 
     def strata(self) -> np.ndarray:
-        """Return the rarest label of each sample, so that rare ones are found on both sides; the last is no label."""
+        """Return the rarest label of each sample, for stratified splits; the last index means no label."""
         order = np.argsort(self.counts(), kind="stable")
         ranked = self.rows[:, order]
         first = ranked.argmax(1)
         return np.where(ranked.any(1), order[first], len(self.outputs)).astype(np.int64)
 
     def aligned(self, outputs: tuple[str, ...]) -> "LabelTargets":
-        """Return the same in another order of labels; one that is not among them may have no sample."""
+        """Return targets with another order of labels; labels that it lacks must be unused."""
         unknown = [
             name for name, count in zip(self.outputs, self.counts(), strict=True) if count and name not in outputs
         ]
@@ -61,7 +61,7 @@ class LabelTargets(Targets):
 
 
 def claims(table: Table) -> bool:
-    """Tell whether columns are labels by themselves: one called `labels`, or several that are all 0 and 1."""
+    """Whether there are label columns: one named `labels`, or several of 0 and 1."""
     if table.find([COLUMN]) is not None:
         return True
     rest = table.rest()
@@ -71,11 +71,11 @@ def claims(table: Table) -> bool:
 
 
 def read_labels(table: Table, columns: Sequence[str] | None) -> LabelTargets:
-    """Return the labels that a table's rows have.
+    """Read the labels of a table.
 
     Args:
-        table: with a column `labels` of names separated by "|", or a column of 0 and 1 for each label.
-        columns: names of such columns; all that say neither which file nor which part if not given.
+        table: table with a column `labels` of names separated by "|", or a column of 0 and 1 for each label.
+        columns: names of such columns; default: all except path and split.
     """
     joined = table.find([COLUMN]) if columns is None else None
     if joined is not None:

@@ -1,4 +1,4 @@
-"""How good labels are: mean average precision, F1 by thresholds that were chosen on other samples."""
+"""Metrics of multi-label classification: mean average precision, cross-fitted F1."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from ..metric import PLACE, Metrics, MetricSpec
 
 
 def metric_specs(prevalence: float | None) -> tuple[MetricSpec, ...]:
-    """Return the metrics of labels; `prevalence` is how often a label is there on average, what chance would reach."""
+    """Return the metrics; `prevalence`, the mean label frequency, is the chance level."""
     return (
         MetricSpec("loss", "loss", larger_is_better=False),
         MetricSpec("map", "mean average precision", share=True, chance=prevalence, statistic=mean_average_precision),
@@ -22,7 +22,7 @@ def metric_specs(prevalence: float | None) -> tuple[MetricSpec, ...]:
 
 
 class MultilabelMetrics(Metrics):
-    """Collects shares and labels."""
+    """Collects probabilities and labels."""
 
     primary = "map"
 
@@ -32,22 +32,22 @@ class MultilabelMetrics(Metrics):
         return metric_specs(spec.extra.get("prevalence"))
 
     def settle(self) -> None:
-        """Keep the thresholds that the validation samples give."""
+        """Store the thresholds chosen on the validation samples."""
         if self.spec is not None:
             self.spec.extra["thresholds"] = [round(float(value), 6) for value in self.thresholds()]
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return shares and labels, B, labels."""
+        """Return probabilities and labels, B, labels."""
         return {"logit": answers["output"], "label": batch["target"].to(torch.uint8)}
 
     @property
     def shares(self) -> np.ndarray:
-        """What the model thinks of each label, N, labels, from 0 to 1."""
+        """Predicted probability of each label, N, labels."""
         return self.columns["logit"].sigmoid().numpy()
 
     @property
     def labels(self) -> np.ndarray:
-        """Which labels are there, N, labels, 0 or 1."""
+        """True labels, N, labels, 0 or 1."""
         return self.columns["label"].numpy()
 
     @property
@@ -57,24 +57,24 @@ class MultilabelMetrics(Metrics):
         return F.binary_cross_entropy_with_logits(logits, there, reduction="none").mean(1)
 
     def thresholds(self) -> np.ndarray:
-        """Return the share from which on each label is said, chosen on all samples."""
+        """Return the decision threshold of each label, chosen on all samples."""
         return choose_thresholds(self.shares, self.labels)
 
     def scores(self) -> dict[str, Tensor]:
-        """Return loss, shares with labels, and what was decided by thresholds chosen on the other half."""
+        """Return loss, probabilities with labels, and decisions by thresholds chosen on the other half."""
         shares, labels = self.shares, self.labels
         decided = 2 * labels + decide_crossed(shares, labels)
         ranked = np.stack([shares, labels.astype(np.float32)], axis=1)
         return {"loss": self.losses, "map": torch.from_numpy(ranked), "decided": torch.from_numpy(decided)}
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return shares, labels and thresholds for pages."""
+        """Return probabilities, labels and thresholds for pages."""
         kept = {PLACE: self.columns[PLACE], "share": torch.from_numpy(self.shares), "label": self.columns["label"]}
         return kept | {"loss": self.losses, "threshold": torch.from_numpy(self.thresholds())}
 
 
 def choose_thresholds(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return for each label the threshold with the highest F1, between two shares that occur; 0.5 without samples."""
+    """Return the threshold with the highest F1 for each label, between two probabilities; 0.5 without samples."""
     found = np.full(shares.shape[1], 0.5, dtype=np.float32)
     for column in range(shares.shape[1]):
         share, label = shares[:, column].astype(np.float64), labels[:, column]
@@ -90,14 +90,14 @@ def choose_thresholds(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _ranked(share: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return falling shares, the labels found up to each, and the last place of each share: equal ones go together."""
+    """Return sorted probabilities, cumulative labels, and the last index of each distinct probability."""
     order = np.argsort(-share, kind="stable")
     share = share[order]
     return share, np.cumsum(label[order]), np.flatnonzero(np.append(np.diff(share), -1.0))
 
 
 def decide_crossed(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return which labels are said, N, labels, each half of the samples by thresholds chosen on the other half."""
+    """Return decisions, N, labels, for each half of the samples by thresholds chosen on the other half."""
     decided = np.zeros(shares.shape, dtype=np.uint8)
     half = np.arange(len(shares)) % 2 == 0
     for own in (half, ~half):
@@ -108,7 +108,7 @@ def decide_crossed(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def average_precision(share: np.ndarray, label: np.ndarray) -> float:
-    """Return the mean precision over the ranks of a label's samples; equal shares count together; nan without any."""
+    """Return the average precision of a label, with ties handled together; NaN without samples."""
     positives = label.sum()
     if not positives:
         return float("nan")
@@ -118,25 +118,25 @@ def average_precision(share: np.ndarray, label: np.ndarray) -> float:
 
 
 def mean_average_precision(records: np.ndarray) -> float:
-    """Return the mean over labels that some sample has, of records N, 2, labels: shares and labels."""
+    """Return the mean average precision over present labels, of records N, 2, labels: probabilities and labels."""
     found = [average_precision(records[:, 0, column], records[:, 1, column]) for column in range(records.shape[2])]
     known = [value for value in found if np.isfinite(value)]
     return float(np.mean(known)) if known else 0.0
 
 
 def _counts(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return hits and mistakes of each label, of records N, labels: 2 times there, plus said."""
+    """Return true positives and errors of each label, of records N, labels: 2 * truth + decision."""
     return (records == 3).sum(0), ((records == 1) | (records == 2)).sum(0)
 
 
 def micro_f1(records: np.ndarray) -> float:
-    """Return F1 over all labels together."""
+    """Return micro-averaged F1."""
     hits, wrong = (part.sum() for part in _counts(records))
     return float(2 * hits / max(2 * hits + wrong, 1))
 
 
 def macro_f1(records: np.ndarray) -> float:
-    """Return F1 averaged over labels; one that is neither there nor said does not count."""
+    """Return macro-averaged F1, without labels that neither occur nor are predicted."""
     hits, wrong = _counts(records)
     used = 2 * hits + wrong > 0
     return float(np.mean(2 * hits[used] / (2 * hits + wrong)[used])) if used.any() else 0.0

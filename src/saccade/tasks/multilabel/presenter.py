@@ -1,4 +1,4 @@
-"""How labels are shown: those of an answer; of a run every label by itself, and the worst images."""
+"""Presenter of multi-label classification: predicted labels; per-label results and worst images of a run."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .metrics import average_precision
 
 
 class MultilabelPresenter(Presenter):
-    """Shows labels."""
+    """Presents labels."""
 
     outputs_key = "labels"
     note = (
@@ -22,14 +22,14 @@ class MultilabelPresenter(Presenter):
     )
 
     def sections(self, shown: Shown) -> list[Section]:
-        """Return the labels, and the images with the highest loss."""
+        """Return sections on labels and the images of highest loss."""
         kept = shown.predictions
         if "share" not in kept:
             return []
         return [_label_section(shown), worst_section(shown, kept["loss"], _caption)]
 
     def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
-        """Return the labels that are said, and the likeliest ones with their probabilities."""
+        """Return predicted labels, and the most probable ones with probabilities."""
         limits = self.spec.extra.get("thresholds") or [0.5] * len(self.spec.outputs)
         order = np.argsort(-row, kind="stable")
         said = [self.spec.outputs[i] for i in order if row[i] >= limits[i]]
@@ -39,7 +39,7 @@ class MultilabelPresenter(Presenter):
             {
                 "label": self.spec.outputs[i],
                 "probability": float(row[i]),
-                "share": float(row[i]),  # the name that earlier programs read
+                "share": float(row[i]),  # the key in earlier versions
                 "threshold": limits[i],
                 "said": bool(row[i] >= limits[i]),
             }
@@ -49,11 +49,11 @@ class MultilabelPresenter(Presenter):
         return Answer(", ".join(said) or "no label", rows, record, said=tuple(said))
 
     def table_head(self, *, top: int = 5) -> list[str]:
-        """Return the labels that are said, then a column for the probability of each."""
+        """Return columns for predicted labels and the probability of each label."""
         return ["labels", *self.spec.outputs]
 
     def table_rows(self, answer: Answer, *, top: int = 5) -> list[list[str | float]]:
-        """Return an answer's one row."""
+        """Return an answer's row."""
         return [["|".join(answer.record["answer"]), *answer.record["shares"]]]
 
 
@@ -87,7 +87,7 @@ def _label_section(shown: Shown) -> Section:
 
 
 def _caption(shown: Shown, index: int) -> list[Html]:
-    """Return what a sample has and what was said of it."""
+    """Return a sample's labels and predictions as text."""
     shares, labels, limits = (shown.predictions[name] for name in ("share", "label", "threshold"))
     has = [name for name, there in zip(shown.outputs, labels[index], strict=True) if there]
     said = [name for name, share, limit in zip(shown.outputs, shares[index], limits, strict=True) if share >= limit]

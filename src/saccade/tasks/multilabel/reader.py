@@ -1,4 +1,4 @@
-"""Labels in columns of a list."""
+"""Reader of multi-label lists."""
 
 import numpy as np
 
@@ -13,25 +13,25 @@ from .data import claims, read_labels
 
 
 class MultilabelReader(Reader):
-    """Reads labels."""
+    """Reads multiple labels."""
 
     read_by = ("columns",)
 
     def claims(self, table: Table) -> bool:
-        """Tell whether there is a column `labels`, or several columns of 0 and 1."""
+        """Whether there is a column `labels`, or several columns of 0 and 1."""
         return claims(table)
 
     def read_table(self, table: Table) -> Targets:
-        """Return the labels of a table's rows."""
+        """Read the labels of a table."""
         return read_labels(table, self.options.columns)
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Keep how often labels are there, which is what chance would reach."""
+        """Store the mean label frequency, the chance level."""
         if not isinstance(data.train, Stream):
             spec.extra["prevalence"] = round(float(np.mean(data.train.counts() / max(len(data.train), 1))), 6)
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse thresholds that are not one share a label."""
+        """Refuse thresholds that are not one probability for each label."""
         limits = spec.extra.get("thresholds")
         if limits is not None and not are_numbers(limits, len(spec.outputs)):
             raise ValueError(f"thresholds are {len(spec.outputs)} numbers, one a label")

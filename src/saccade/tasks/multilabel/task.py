@@ -1,4 +1,4 @@
-"""Several labels a sample."""
+"""Multi-label classification."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,15 +25,15 @@ from .reader import MultilabelReader
 class MultilabelOptions:
     """Options of `--task multilabel`."""
 
-    # "bce", binary cross-entropy, or "asymmetric", which lets easy absent labels count less (Ridnik et al.)
+    # "bce", binary cross-entropy, or "asymmetric", which down-weights easy negatives (Ridnik et al.)
     loss: Literal["bce", "asymmetric"] = "bce"
-    gamma_pos: float = 0.0  # by how much easy present labels count less in "asymmetric"
-    gamma_neg: float = 4.0  # by how much easy absent labels do
-    clip: float = 0.05  # share below which an absent label does not count at all
-    columns: list[str] | None = None  # columns of 0 and 1 that are the labels, of a list that has others too
+    gamma_pos: float = 0.0  # focusing exponent of positives in "asymmetric"
+    gamma_neg: float = 4.0  # focusing exponent of negatives
+    clip: float = 0.05  # probability below which negatives are ignored
+    columns: list[str] | None = None  # label columns of 0 and 1, if the list has others
 
     def __post_init__(self) -> None:
-        """Refuse numbers of the asymmetric loss for the other one, which has none."""
+        """Refuse options of the asymmetric loss for "bce"."""
         own = ("gamma_pos", "gamma_neg", "clip")
         if self.loss == "bce" and (idle := [name for name in own if getattr(self, name) != getattr(type(self), name)]):
             raise ValueError(f"{', '.join(idle)} is of loss=asymmetric, and loss={self.loss} has none; give both")
@@ -41,12 +41,12 @@ class MultilabelOptions:
 
 @register_task("multilabel")
 class Multilabel(Task):
-    """A model that says of each label whether a sample has it.
+    """Multi-label classification with binary cross-entropy or asymmetric loss.
 
     Args:
-        model: maps images to one logit a label, or to an object that holds `logits`.
-        options: loss and its numbers.
-        positive_weights: how much more a present label counts than an absent one, labels.
+        model: maps images to one logit a label, or to an object with `logits`.
+        options: the loss and its options.
+        positive_weights: weight of positives for each label.
     """
 
     reader, codec, metrics = MultilabelReader, MultilabelCodec, MultilabelMetrics
@@ -84,7 +84,7 @@ class Multilabel(Task):
         logits, targets = upcast(logits), targets.to(upcast(logits).dtype)
         if self.options.loss == "bce":
             return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.positive_weights)
-        absent = (1 - logits.sigmoid() + self.options.clip).clamp(max=1)  # easy ones are left out
+        absent = (1 - logits.sigmoid() + self.options.clip).clamp(max=1)  # ignores easy negatives
         there = targets * F.logsigmoid(logits) * (1 - logits.sigmoid()) ** self.options.gamma_pos
         weight = 1.0 if self.positive_weights is None else self.positive_weights
         missing = (1 - targets) * absent.clamp(min=1e-8).log() * (1 - absent) ** self.options.gamma_neg

@@ -1,4 +1,4 @@
-"""Numbers."""
+"""Regression."""
 
 from .task import Regress
 

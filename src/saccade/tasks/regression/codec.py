@@ -1,4 +1,4 @@
-"""Numbers as tensors, in deviations, and back in their own units."""
+"""Codec of regression: standardised numbers."""
 
 import numpy as np
 
@@ -9,15 +9,15 @@ from ..codec import Codec
 
 
 class RegressionCodec(Codec):
-    """Mixes numbers as their images are mixed, and reads deviations."""
+    """Mixes numbers like their images, and decodes standardised outputs."""
 
     output = "values"
 
     def mixed_targets(self, augment: AugmentConfig, loss: LossConfig) -> Follow:
-        """Return numbers, mixed as the images are."""
+        """Return the function that mixes numbers."""
         return blend
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
-        """Return numbers in their own units, B, columns float32."""
+        """Return numbers in their units, B, columns float32."""
         require_width(output, self.spec, "numbers", "columns")
         return (output * np.asarray(self.spec.extra["std"]) + np.asarray(self.spec.extra["mean"])).astype(np.float32)

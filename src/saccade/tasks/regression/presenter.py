@@ -1,17 +1,17 @@
-"""How numbers are shown."""
+"""Presenter of regression."""
 
 import numpy as np
 
 from ..presenter import Presenter
 
-NEAR = 0.01  # deviations by which two answers may differ and are still the same to people
+NEAR = 0.01  # largest difference of agreeing answers, in standard deviations
 
 
 class RegressionPresenter(Presenter):
-    """Shows numbers."""
+    """Presents numbers."""
 
     outputs_key = "columns"
 
     def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return where no number differs by more than a hundredth of its deviation in training."""
+        """Return where all numbers differ by at most NEAR standard deviations."""
         return np.abs((first - second) / np.asarray(self.spec.extra["std"])).max(1) <= NEAR

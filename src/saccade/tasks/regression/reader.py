@@ -1,4 +1,4 @@
-"""Numbers that samples have, in columns of a list."""
+"""Reader and targets of regression."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ...settings import ConfigError, ModelConfig
 from ..multilabel.data import COLUMN
 from ..reader import Reader
 
-BINS = 10  # of equal counts, which held-out samples are spread over
+BINS = 10  # quantile bins for stratified splits
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NumberTargets(Targets):
     noun = "columns"
 
     def require(self, where: str) -> None:
-        """Refuse columns that are the same everywhere."""
+        """Refuse constant columns."""
         if not len(self.outputs):
             raise ValueError(f"{where} has no column of numbers")
         same = [name for name, column in zip(self.outputs, self.rows.T, strict=True) if np.ptp(column) == 0]
@@ -37,30 +37,30 @@ class NumberTargets(Targets):
             )
 
     def strata(self) -> np.ndarray:
-        """Return ten parts of equal counts by the first column, so that held-out samples cover its range."""
+        """Return the quantile bin of the first column, for stratified splits."""
         rank = np.argsort(np.argsort(self.rows[:, 0], kind="stable"), kind="stable")
         bins = max(min(BINS, len(self) // 4), 1)
         return (rank * bins // len(self)).astype(np.int64)
 
     def alone(self) -> list[str]:
-        """Return nothing: numbers are not counted."""
+        """Return nothing, since numbers are not classes."""
         return []
 
 
 class RegressionReader(Reader):
     """Reads numbers."""
 
-    rank = 90  # any column of numbers will do
+    rank = 90  # any numeric column matches
     read_by = ("columns",)
 
     def claims(self, table: Table) -> bool:
-        """Tell whether a list has numbers and no labels."""
+        """Whether a list has numbers and no labels."""
         rest = table.rest()
         labelled = table.find(LABELS) is not None or table.find([COLUMN]) is not None
         return not labelled and bool(rest) and all(_numeric(table.columns[name]) for name in rest)
 
     def read_table(self, table: Table) -> Targets:
-        """Return the numbers of a table's rows: of the columns that are asked for, or of all that are numbers."""
+        """Read the given columns of a table, or all numeric ones."""
         columns, left = self.options.columns, []
         table.require(columns or ())
         if columns is None:
@@ -81,7 +81,7 @@ class RegressionReader(Reader):
         return NumberTargets(rows, tuple(columns), tuple(notes))
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Keep mean and deviation of the training numbers, by which answers are read."""
+        """Store mean and standard deviation of the training targets."""
         if isinstance(data.train, Stream):
             raise ConfigError("the task regress needs samples that can be listed; give a CSV or Parquet list")
         rows = data.train.targets.rows.astype(np.float64)
@@ -89,13 +89,13 @@ class RegressionReader(Reader):
         spec.extra |= {name: [float(f"{value:.9g}") for value in values] for name, values in scale.items()}
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse a scale that is not one mean and one deviation a column."""
+        """Refuse a scale without one mean and one standard deviation for each column."""
         if not all(are_numbers(spec.extra.get(name), len(spec.outputs)) for name in ("mean", "std")):
             raise ValueError(f"mean and std of the numbers are {len(spec.outputs)} numbers each, one a column")
 
 
 def _numeric(cells: Sequence[str]) -> bool:
-    """Tell whether all cells of a column are finite numbers."""
+    """Whether all cells of a column are finite numbers."""
     return bool(cells) and all(_number(cell) is not None for cell in cells)
 
 

@@ -1,4 +1,4 @@
-"""Settings that regression decides."""
+"""Rules of regression on settings."""
 
 from ..rules import left_out, refused
 

@@ -1,4 +1,4 @@
-"""Numbers."""
+"""Regression."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,22 +26,22 @@ from .rules import RULES
 class RegressOptions:
     """Options of `--task regress`."""
 
-    # "huber" (squared near, absolute far), "l1" or "mse", of numbers in deviations of the training samples
+    # "huber", "l1" or "mse", on standardised targets
     loss: Literal["huber", "l1", "mse"] = "huber"
-    columns: list[str] | None = None  # columns that are to be told, of a list that has other numbers too
+    columns: list[str] | None = None  # target columns, if the list has other numbers
 
 
 @register_task("regress")
 class Regress(Task):
-    """A model that tells numbers.
+    """Regression of one or several numbers.
 
-    It works in deviations from the mean of the training samples; answers are told in the numbers' own units.
+    Targets are standardised by mean and standard deviation in training; answers are in original units.
 
     Args:
-        model: maps images to one number a column, or to an object that holds `logits`.
+        model: maps images to one number a column, or to an object with `logits`.
         options: the loss.
-        mean: of each column in training.
-        std: deviation of each column in training.
+        mean: mean of each column in training.
+        std: standard deviation of each column in training.
     """
 
     reader, codec, metrics, presenter = RegressionReader, RegressionCodec, NumberMetrics, RegressionPresenter
@@ -66,11 +66,11 @@ class Regress(Task):
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
-        """Return the options and the numbers' scale."""
+        """Return the options and the targets' mean and standard deviation."""
         return {"options": options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")}}
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
-        """Return "output", numbers in deviations, B, columns, and with targets in their own units "loss"."""
+        """Return "output", standardised numbers, B, columns, and with targets (in original units) "loss"."""
         output = read_logits(self.ask(batch))
         if "target" not in batch:
             return {"output": output}
@@ -84,6 +84,6 @@ class Regress(Task):
         return losses[self.options.loss](output, wanted, reduction="none").mean(1)
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Return the raw answer, the numbers in their own units, and with targets the loss of each."""
+        """Return the raw output, the numbers in original units, and with targets the loss of each sample."""
         found = {"output": output, "value": output * self.std + self.mean}
         return found | ({"loss": self.compare(output, batch["target"])} if "target" in batch else {})

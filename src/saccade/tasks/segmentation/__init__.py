@@ -1,4 +1,4 @@
-"""A class for every pixel."""
+"""Semantic segmentation."""
 
 from .heads import HEADS, Segmenter, register_head
 from .task import Segment

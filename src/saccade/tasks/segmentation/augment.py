@@ -1,4 +1,4 @@
-"""Training crops of image and mask: of a random scale, flipped, recoloured, by the one geometry."""
+"""Training crops of image and mask: random scale, flip and colour."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from ...settings import AugmentConfig
 
 
 class CropAugment(Augment):
-    """Crops of one side out of samples at a random scale; beyond a sample's edge lies grey that counts nowhere.
+    """Random crops at a random scale; grey padding is ignored in the loss.
 
     Args:
-        config: colours, RandAugment and flips.
+        config: colour augmentation, RandAugment and flips.
         crop: side of the crops.
-        scale: smallest and largest factor by which samples are enlarged, drawn evenly in octaves.
-        more: as `Augment` takes it.
+        scale: range of the resize factor, log-uniform.
+        more: further arguments of `Augment`.
     """
 
     def __init__(self, config: AugmentConfig, *, crop: int, scale: Sequence[float], **more: Any) -> None:
@@ -39,16 +39,16 @@ class CropAugment(Augment):
 def scaled_crops(
     draws: Tensor, *, scale: tuple[float, float], ratio: Sequence[float], flip: float, part: float
 ) -> Tensor:
-    """Return matrices from a crop's square, -1 to 1, to the sample's, B, 3, 3.
+    """Return matrices from crop to sample coordinates, -1 to 1; B, 3, 3.
 
     Args:
-        scale: range of the factor by which samples are enlarged.
-        ratio: range of width over height, by which samples are stretched.
-        part: side of a crop in sides of a sample, before it is enlarged.
+        scale: range of the resize factor.
+        ratio: range of the aspect ratio distortion.
+        part: side of a crop relative to the sample, before resizing.
     """
     low, high = (math.log(side) for side in scale)
     factor = torch.exp(low + draws[:, AREA] * (high - low))
-    narrow, wide = (0.25 * math.log(side) for side in ratio)  # half of what classification bears, over both sides
+    narrow, wide = (0.25 * math.log(side) for side in ratio)  # half the distortion of classification, over both sides
     stretch = torch.exp(narrow + draws[:, RATIO] * (wide - narrow))
     width, height = part / factor * stretch, part / factor / stretch
     right = (2 * draws[:, LEFT] - 1) * (1 - width).abs()

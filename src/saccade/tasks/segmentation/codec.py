@@ -1,4 +1,4 @@
-"""Images and masks as tensors, logits as the class of every pixel."""
+"""Codec of segmentation."""
 
 import numpy as np
 import torch
@@ -12,22 +12,22 @@ from .data import MaskEncoder
 
 
 class SegmentationCodec(Codec):
-    """Makes crops of images and masks, and reads logits."""
+    """Encodes images and masks, and decodes logits."""
 
     output = "logits"
     target_names = ("mask",)
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tensors of images and masks; crops are made on the device."""
+        """Return the encoder of images and masks; crops are made on the device."""
         return MaskEncoder(self.spec.framing)
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what makes training crops."""
+        """Return the augmentation, which makes training crops."""
         crop, scale = self.spec.extra.get("crop") or self.spec.img_size, self.spec.extra.get("scale") or [1.0, 1.0]
         return CropAugment(augment, crop=crop, scale=scale, mean=self.spec.mean, std=self.spec.std, device=device)
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
-        """Return the class of every pixel, B, H, W int16, of logits."""
+        """Return the class of every pixel, B, H, W int16."""
         if output.ndim != 4 or output.shape[1] != len(self.spec.outputs):
             raise ValueError(
                 f"it gives an answer of shape {output.shape} where {len(self.spec.outputs)} classes were due"
@@ -35,5 +35,5 @@ class SegmentationCodec(Codec):
         return output.argmax(1).astype(np.int16)
 
     def unframe(self, row: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return the classes of the image's own pixels."""
+        """Return the classes of the original image's pixels."""
         return unfit(row, size) if self.spec.framing.fit and row.shape[0] == row.shape[1] else row

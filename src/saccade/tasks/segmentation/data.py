@@ -1,4 +1,4 @@
-"""Masks that belong to images: files beside them, read when a sample is."""
+"""Targets of segmentation: mask files, which are read with their images."""
 
 import hashlib
 import os
@@ -19,23 +19,23 @@ from ...data.targets import Targets
 from .values import IGNORED, ClassMap, find_map, guess_map, make_map, pack, read_map
 
 COLUMNS = ("mask", "mask_path", "segmentation", "annotation")
-LOOKED = 500  # masks that tell what values there are and how frequent each class is
+LOOKED = 500  # masks from which values and class frequencies are estimated
 THREADS = 4
 
 
 @dataclass(frozen=True)
 class MaskTargets(Targets):
-    """A mask a sample: rows are places in `files`, N int64; outputs the names of the classes."""
+    """Mask targets: rows are indices in `files`, N int64; outputs are class names."""
 
     task = "segment"
     noun = "classes"
     counted = "pixels"
     in_rows = False
 
-    root: Path = field(default_factory=Path)  # folder that the files' names are relative to
-    files: Names = field(default_factory=lambda: Names([]))  # of all masks
-    classes: ClassMap | None = None  # what their values mean
-    # of panoptic masks, the class of each segment by its number, for each file; None for others
+    root: Path = field(default_factory=Path)  # folder that file names are relative to
+    files: Names = field(default_factory=lambda: Names([]))  # names of all masks
+    classes: ClassMap | None = None  # meaning of mask values
+    # for panoptic masks, the class of each segment id by file
     segments: "Sequence[dict[int, int]] | None" = None
 
     def require(self, where: str) -> None:
@@ -47,7 +47,7 @@ class MaskTargets(Targets):
             )
 
     def mask(self, index: int) -> np.ndarray:
-        """Return a sample's classes, H, W int16, -1 where nothing counts, or raise BadSample."""
+        """Return a sample's classes, H, W int16, -1 for ignored pixels, or raise BadSample."""
         place = int(self.rows[index])
         name = self.files[place].encode(errors="backslashreplace").decode()
         assert self.classes is not None
@@ -64,18 +64,18 @@ class MaskTargets(Targets):
         return lookup[where].reshape(ids.shape)
 
     def read(self, index: int) -> dict[str, np.ndarray]:
-        """Return a sample's mask, which moves with the image."""
+        """Return a sample's mask, which is framed with the image."""
         return {"mask": self.mask(index)}
 
     def describe(self, index: int) -> str:
-        """Return what tells a mask from others."""
+        """Return a description of a mask that identifies it."""
         try:
             return f"mask {hashlib.blake2b(self.mask(index).tobytes(), digest_size=4).hexdigest()}"
         except BadSample as bad:
             return bad.reason
 
     def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:
-        """Yield what is wrong with a sample's mask, of an image of some height and width."""
+        """Yield problems of a sample's mask, for an image of the given height and width."""
         try:
             mask = self.mask(index)
         except BadSample as bad:
@@ -87,11 +87,11 @@ class MaskTargets(Targets):
             yield BadSample(self.files[int(self.rows[index])], "no pixel of its mask counts; all are ignored", "mask")
 
     def balance(self) -> np.ndarray:
-        """Return how many pixels each class has in all masks that can be read."""
+        """Return the pixels of each class in all readable masks."""
         return self.pixels(len(self))
 
     def pixels(self, limit: int = LOOKED) -> np.ndarray:
-        """Return how many pixels each class has, of at most so many masks, evenly over the set."""
+        """Return the pixels of each class in at most `limit` evenly spaced masks."""
         total = np.zeros(len(self.outputs), dtype=np.int64)
         places = np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).round().astype(int))
 
@@ -108,7 +108,7 @@ class MaskTargets(Targets):
         return total
 
     def update(self, digest: "hashlib._Hash") -> None:
-        """Add classes and the masks' names to a digest."""
+        """Update a digest with classes and mask names."""
         digest.update("\0".join(self.outputs).encode())
         for row in self.rows:
             digest.update(self.files[int(row)].encode(errors="surrogateescape") + b"\0")
@@ -116,7 +116,7 @@ class MaskTargets(Targets):
 
 @dataclass(frozen=True)
 class MaskEncoder(ImageEncoder):
-    """Samples with a mask of the image's size."""
+    """Encodes images and masks."""
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors, the mask as int16."""
@@ -129,7 +129,7 @@ class MaskEncoder(ImageEncoder):
 
 
 def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadSample:
-    """Return what is wrong with a mask of another size than its image."""
+    """Return the fault of a mask with another size than its image."""
     turned = "; the image is turned by its EXIF note, the mask is not" if mask == image[::-1] else ""
     reason = (
         f"its mask is {mask[1]} x {mask[0]} pixels and the image {image[1]} x {image[0]}{turned}; make them one size"
@@ -146,14 +146,14 @@ def make_targets(
     ignore: int | None = IGNORED,
     notes: tuple[str, ...] = (),
 ) -> MaskTargets:
-    """Return masks as targets; what their values mean is told, found in a file beside them, or guessed.
+    """Return masks as targets; the meaning of values is given, read from a file, or guessed.
 
     Args:
         root: folder that names are relative to.
-        names: of the masks, one a sample.
-        classes: what their values mean, where that is known.
-        given: a file of classes, or names of the values from 0 on, as a user gave it.
-        ignore: the value that counts nowhere.
+        names: names of the masks, one a sample.
+        classes: meaning of their values, if known.
+        given: a file of classes, or names of the values from 0 on, as given by the user.
+        ignore: ignored value.
         notes: remarks so far.
     """
     if given is not None:
@@ -172,7 +172,7 @@ def make_targets(
 
 
 def _values(root: Path, names: Sequence[str]) -> set[int]:
-    """Return the values that masks have; colours are refused, since nothing says what they mean."""
+    """Return the values in masks; colours are refused, since their meaning is unknown."""
     found: set[int] = set()
     nothing = ClassMap(("none",), (0,))
     every = max(-(-len(names) // LOOKED), 1)
@@ -194,7 +194,7 @@ def _values(root: Path, names: Sequence[str]) -> set[int]:
 
 
 def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | None) -> MaskTargets:
-    """Return the masks that a column of a list names, relative to the list."""
+    """Read a list's column of masks, with paths relative to the list."""
     names = table.find(COLUMNS)
     if names is None:
         raise table.refuse(f"one named {' or '.join(COLUMNS[:2])} with the path of each image's mask")

@@ -1,4 +1,4 @@
-"""Masks for people: colours of classes, PNG files, overlays."""
+"""Drawing of masks: class colours, PNG files, overlays."""
 
 import colorsys
 import io
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-GREY = (128, 128, 128)  # of what counts nowhere
+GREY = (128, 128, 128)  # colour of ignored pixels
 
 
 def palette(classes: int) -> list[list[int]]:
-    """Return a colour a class, neighbours far apart on the circle of hues, the same every time."""
+    """Return a fixed colour for each class, with distant hues of neighbours."""
     found = []
     for place in range(classes):
         hue = (0.6 + place * 0.618034) % 1.0  # steps of the golden ratio
@@ -21,12 +21,12 @@ def palette(classes: int) -> list[list[int]]:
 
 
 def name_colours(names: Sequence[str]) -> dict[str, str]:
-    """Return the colours of classes, as "#rrggbb", by their names."""
+    """Return class colours, as "#rrggbb", by name."""
     return {name: "#{:02x}{:02x}{:02x}".format(*one) for name, one in zip(names, palette(len(names)), strict=True)}
 
 
 def encode_places(mask: np.ndarray) -> bytes:
-    """Return classes, H, W, as a PNG that a browser reads exactly: red is the class modulo 256, green the rest."""
+    """Encode classes, H, W, as a PNG for browsers: red is the class modulo 256, green the rest."""
     colours = np.stack([mask % 256, mask // 256, np.zeros_like(mask)], axis=-1).astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(colours).save(file, format="PNG", optimize=True)
@@ -34,7 +34,7 @@ def encode_places(mask: np.ndarray) -> bytes:
 
 
 def mask_image(mask: np.ndarray) -> Image.Image:
-    """Return classes, H, W, as an image whose values they are; what counts nowhere is 255 of a palette."""
+    """Return classes, H, W, as an image with these values; ignored pixels are 255 in a palette image."""
     highest = int(mask.max(initial=0))
     if highest >= 255:
         return Image.fromarray(np.where(mask < 0, 65535, mask).astype(np.uint16))
@@ -44,13 +44,13 @@ def mask_image(mask: np.ndarray) -> Image.Image:
 
 
 def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return classes, H, W, at another height and width, to the nearest pixel."""
+    """Resize classes, H, W, by nearest neighbour."""
     image = Image.fromarray(mask.astype(np.int32))
     return np.asarray(image.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
 
 
 def overlay(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return an image, H, W, 3 uint8, under the colours of its classes, H, W."""
+    """Overlay an image, H, W, 3 uint8, with the colours of its classes, H, W."""
     colours = np.array([*palette(max(int(mask.max(initial=0)) + 1, 1)), list(GREY)], dtype=np.float32)[mask]
     shown = np.where((mask < 0)[..., None], image, 0.5 * image + 0.5 * colours)
     return shown.round().clip(0, 255).astype(np.uint8)

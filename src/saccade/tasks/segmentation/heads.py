@@ -1,4 +1,4 @@
-"""Heads that make a segmenter of a backbone: decoders of segmentation-models-pytorch, and the FCN beside them."""
+"""Segmentation models: a backbone with decoders of segmentation-models-pytorch and an auxiliary FCN."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,31 +20,31 @@ register_head = HEADS.register
 
 @dataclass(frozen=True)
 class Head:
-    """What a segmenter's head is made of."""
+    """Parts of a segmentation head."""
 
-    decoder: nn.Module  # four maps, finest first, to one, B, width, H, W
-    width: int  # of that map
-    kernel: int = 1  # of the classifier on it
+    decoder: nn.Module  # maps four maps, finest first, to one, B, width, H, W
+    width: int  # channels of that map
+    kernel: int = 1  # kernel size of the classifier
     dropout: float = 0.0  # before the classifier
-    aux: int = 0  # width of the FCN on the third map that is trained besides; 0 for none
-    cells: int = 1  # that the sides of the coarsest map are multiples of
+    aux: int = 0  # channels of the auxiliary FCN on the third map; 0 for none
+    cells: int = 1  # required divisor of the coarsest map's sides
 
 
 class Answers(NamedTuple):
-    """What a segmenter answers in training: logits of the classes, B, K, H, W, and those of the FCN."""
+    """Outputs of a segmenter in training: logits, B, K, H, W, and those of the auxiliary FCN."""
 
     logits: Tensor
     aux: Tensor
 
 
 class Segmenter(OnPyramid):
-    """A backbone, a pyramid of its maps and a head; images of any size.
+    """A segmentation model of backbone, feature pyramid and head, for images of any size.
 
     Args:
-        backbone: of timm's contract.
-        head: as `--set model.head` names it: "upernet", "fpn:width=128", ...
-        num_classes: that pixels are told apart into.
-        side: that the backbone takes alone; images of another are resized to it. None takes any.
+        backbone: a backbone with timm's interface.
+        head: head as in `--set model.head`: "upernet", "fpn:width=128", ...
+        num_classes: number of classes.
+        side: the backbone's fixed image size, to which images are resized; None: any size.
     """
 
     def __init__(self, backbone: nn.Module, head: str, *, num_classes: int, side: int | None = None) -> None:
@@ -53,8 +53,10 @@ class Segmenter(OnPyramid):
         pyramid = FeaturePyramid(backbone, norm=name not in UNNORMED)
         made = HEADS.find(name)(channels=tuple(pyramid.channels), **options)
         self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
-        self.default_cfg = {"classifier": ("decoder", "classifier", "auxiliary")}  # what other classes leave as it is
-        self.class_layers = ("classifier.1", "auxiliary.4")  # with a row for each class
+        self.default_cfg = {
+            "classifier": ("decoder", "classifier", "auxiliary")
+        }  # parameters that are new for other classes
+        self.class_layers = ("classifier.1", "auxiliary.4")  # layers with one row per class
         self.num_classes, self.num_features, self.side = num_classes, pyramid.channels[-1], side
         self.multiple = pyramid.multiple * made.cells
         self.backbone, self.neck = backbone, pyramid
@@ -71,10 +73,10 @@ class Segmenter(OnPyramid):
         for last in (self.classifier, self.auxiliary):
             if last is not None:
                 weight: Any = last[-1].weight
-                nn.init.normal_(weight, std=0.01)  # no opinion to begin with
+                nn.init.normal_(weight, std=0.01)  # nearly uniform predictions at first
 
     def forward(self, x: Tensor) -> Tensor | Answers:
-        """Return logits, B, num_classes, H, W, of images B, C, H, W; in training with those of the FCN, if any."""
+        """Return logits, B, num_classes, H, W, of images B, C, H, W; in training with those of the auxiliary FCN."""
         maps = self.maps(x)
         logits = self._enlarge(self.classifier(self.decoder(list(maps))), x)
         if self.auxiliary is None or not self.training:
@@ -82,7 +84,7 @@ class Segmenter(OnPyramid):
         return Answers(logits, self._enlarge(self.auxiliary(maps[2]), x))
 
     def maps(self, x: Tensor) -> list[Tensor]:
-        """Return the four maps that the head gets."""
+        """Return the head's four input maps."""
         if self.side is not None:
             x = F.interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False)
         return self.neck(self.backbone, pad_to(x, self.multiple))
@@ -95,7 +97,7 @@ class Segmenter(OnPyramid):
         return F.interpolate(logits, whole, mode="bilinear", align_corners=False)[..., :height, :width]
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return timm's map from parameter names to layers; the head is the last of them."""
+        """Return timm's mapping from parameter names to layers; the head is the last layer."""
         backbone: Any = self.backbone
         found = {}
         for layer, patterns in backbone.group_matcher(coarse=coarse).items():
@@ -106,7 +108,7 @@ class Segmenter(OnPyramid):
         return found
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the backbone's blocks in the backward pass."""
+        """Enable gradient checkpointing of the backbone."""
         backbone: Any = self.backbone
         if not hasattr(backbone, "set_grad_checkpointing"):
             raise ConfigError(
@@ -115,11 +117,11 @@ class Segmenter(OnPyramid):
         backbone.set_grad_checkpointing(enable)
 
     def get_classifier(self) -> nn.Module:
-        """Return the layer that makes the logits."""
+        """Return the classifier."""
         return self.classifier
 
 
-UNNORMED = ("upernet",)  # heads that normalise the maps themselves
+UNNORMED = ("upernet",)  # heads that normalise their inputs
 
 
 def _under(pattern: str) -> str:
@@ -127,7 +129,7 @@ def _under(pattern: str) -> str:
 
 
 def fcn_head(channels: int, width: int, num_classes: int) -> nn.Sequential:
-    """Return the FCN that is trained on a map of the middle: a 3 x 3 convolution and a classifier."""
+    """Return the auxiliary FCN: a 3 x 3 convolution and a classifier."""
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1, bias=False),
         nn.BatchNorm2d(width),
@@ -138,11 +140,11 @@ def fcn_head(channels: int, width: int, num_classes: int) -> nn.Sequential:
 
 
 class FromFinest(nn.Module):
-    """A decoder of segmentation-models-pytorch, which counts maps from the image's own size on.
+    """Adapter of decoders of segmentation-models-pytorch, whose inputs start at the image's size.
 
     Args:
-        decoder: takes a list of maps.
-        skips: whether it also takes maps of the image's size and half of it; they have no channels here.
+        decoder: the decoder, which takes a list of maps.
+        skips: whether it takes maps of the image's size and half of it, which have no channels here.
     """
 
     def __init__(self, decoder: nn.Module, *, skips: bool = False) -> None:
@@ -150,9 +152,9 @@ class FromFinest(nn.Module):
         self.decoder, self.skips = decoder, skips
 
     def forward(self, maps: list[Tensor]) -> Tensor:
-        """Return the decoder's map."""
+        """Return the decoder's output."""
         first = maps[0]
-        finer = [first, first]  # which the decoder passes over
+        finer = [first, first]  # ignored by the decoder
         if self.skips:
             batch, _, height, width = first.shape
             finer = [first.new_empty(batch, 0, height * by, width * by) for by in (4, 2)]
@@ -160,7 +162,7 @@ class FromFinest(nn.Module):
 
 
 class AveragePool(nn.Module):
-    """Adaptive average pooling as two products with matrices: any size in an exported graph too."""
+    """Adaptive average pooling as two matrix products, which can be exported for any size."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -180,7 +182,7 @@ class AveragePool(nn.Module):
 
 
 def _smp(name: str, kind: str) -> Any:
-    """Return a decoder's class; only this file knows where the package keeps them."""
+    """Import a decoder's class."""
     try:
         module = import_module(f"segmentation_models_pytorch.decoders.{name}.decoder")
     except ImportError as error:
@@ -194,7 +196,7 @@ def _wide(channels: Sequence[int], *, empty: bool = False) -> list[int]:
 
 @register_head("upernet")
 def upernet(channels: Sequence[int], width: int = 256, dropout: float = 0.1, aux: int = 256) -> Head:
-    """UPerNet: pyramid pooling of the coarsest map, then a pyramid from top to bottom, all scales fused."""
+    """UPerNet: pyramid pooling of the coarsest map, a top-down pyramid, and fusion of all scales."""
     decoder = _smp("upernet", "UPerNetDecoder")(_wide(channels), 5, decoder_channels=width)
     for block in decoder.psp.blocks:
         block[0] = AveragePool(block[0].output_size)
@@ -210,12 +212,12 @@ def fpn(
     dropout: float = 0.1,
     aux: int = 0,
 ) -> Head:
-    """Semantic FPN: a pyramid from top to bottom, every scale brought to the finest and added.
+    """Semantic FPN: a top-down pyramid whose scales are upsampled to the finest and added.
 
     Args:
-        inner: of the maps that are added.
-        smooth: whether a 3 x 3 convolution follows each sum of the pyramid, as the papers' has it.
-        aux: width of the FCN on the third map; 0 for none.
+        inner: channels of the added maps.
+        smooth: apply a 3 x 3 convolution after each sum of the pyramid, as in the papers.
+        aux: channels of the auxiliary FCN on the third map; 0 for none.
     """
     if inner % 32:
         raise ConfigError(f"fpn:inner={inner} was given; its norm works in 32 groups, so give a multiple of 32")
@@ -223,7 +225,7 @@ def fpn(
         _wide(channels), 5, pyramid_channels=width, segmentation_channels=inner, dropout=0
     )
     for module in decoder.modules():
-        if isinstance(module, nn.GroupNorm):  # one value, of a channel by itself in a map of one cell, has no spread
+        if isinstance(module, nn.GroupNorm):  # a group of one value has no variance
             module.num_groups = min(module.num_groups, module.num_channels // 2)
     if smooth:
         for level, block in enumerate(decoder.seg_blocks):
@@ -233,19 +235,19 @@ def fpn(
 
 @register_head("unet")
 def unet(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
-    """U-Net: every scale added by a skip, up to the image's own."""
+    """U-Net: skip connections up to the image's size."""
     return _skipping("unet", "UnetDecoder", channels, width, aux)
 
 
 @register_head("unetplusplus")
 def unetplusplus(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
-    """U-Net++: skips through blocks of their own."""
+    """U-Net++: nested skip connections."""
     return _skipping("unetplusplus", "UnetPlusPlusDecoder", channels, width, aux)
 
 
 @register_head("manet")
 def manet(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
-    """MA-Net: a U-Net with attention over places and channels."""
+    """MA-Net: a U-Net with spatial and channel attention."""
     return _skipping("manet", "MAnetDecoder", channels, width, aux)
 
 
@@ -253,18 +255,18 @@ def manet(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
 def pan(channels: Sequence[int], width: int = 32, aux: int = 0) -> Head:
     """Pyramid attention network."""
     decoder = FromFinest(_smp("pan", "PANDecoder")(_wide(channels), 5, width))
-    return Head(decoder, width, kernel=3, aux=aux, cells=8)  # it halves the coarsest map three times
+    return Head(decoder, width, kernel=3, aux=aux, cells=8)  # it downsamples the coarsest map by 8
 
 
 @register_head("segformer")
 def segformer(channels: Sequence[int], width: int = 256, dropout: float = 0.1, aux: int = 0) -> Head:
-    """SegFormer's head of linear layers."""
+    """SegFormer's all-MLP head."""
     decoder = FromFinest(_smp("segformer", "SegformerDecoder")(_wide(channels), 5, width))
     return Head(decoder, width, dropout=dropout, aux=aux)
 
 
 def _skipping(name: str, kind: str, channels: Sequence[int], width: int, aux: int) -> Head:
-    """Return a head that goes up to the image's own scale by skips."""
+    """Return a U-Net-like head, up to the image's size."""
     steps = tuple(width * 2**power for power in (4, 3, 2, 1, 0))
     decoder = _smp(name, kind)(_wide(channels, empty=True), steps, 5)
     return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)

@@ -1,4 +1,4 @@
-"""Segmenters: a backbone of timm's with a head, or a model of Hugging Face."""
+"""Build segmenters: a timm backbone with a head, or a Hugging Face model."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ class SegmentationHosts(TransformersHosts):
 
     @classmethod
     def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
-        """Let the backbone take images of any size, or be made for one that its strides divide."""
+        """Return options for images of any size, or for a size divisible by the strides."""
         side = fixed_side(name, spec.img_size)
         return any_size_options(name) if side is None else {"img_size": side}
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Return a segmenter of a backbone; a model of Hugging Face is one already."""
+        """Add a head to a backbone; Hugging Face models are returned unchanged."""
         if isinstance(model, HostedSegmenter):
             return model
         if config.probe:
@@ -45,7 +45,7 @@ class SegmentationHosts(TransformersHosts):
 
 
 def _try_once(model: nn.Module, images: Tensor, name: str) -> None:
-    """Refuse a host of one size whose maps do not fit together; only its answer tells."""
+    """Refuse a fixed-size backbone whose maps do not fit together, by running it."""
     try:
         with torch.no_grad():
             model.eval()(images)

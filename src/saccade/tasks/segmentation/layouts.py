@@ -1,4 +1,4 @@
-"""Folders of images and masks, by the layouts people have: our own, VOC, ADE20K, Cityscapes, COCO panoptic, pets."""
+"""Segmentation datasets in folders: images/masks, VOC, ADE20K, Cityscapes, COCO panoptic, Oxford pets."""
 
 import json
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from .data import MaskTargets, make_targets
 from .values import ADE20K, CITYSCAPES, CITYSCAPES_IDS, IGNORED, PETS, VOC, ClassMap, find_map, make_map
 
 MASKS = (".png", ".bmp", ".tif", ".tiff", ".gif", ".webp")
-Pairs = dict[str, list[tuple[str, str]]]  # of each part, names of images and of their masks; "" where one is missing
+Pairs = dict[str, list[tuple[str, str]]]  # by split, names of images and masks; "" for a missing mask
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one kind of folder is laid out."""
+    """A folder layout."""
 
-    name: str  # for people
-    matches: Callable[[Path], bool]  # tells whether a folder is one
+    name: str  # for messages
+    matches: Callable[[Path], bool]  # whether a folder has it
     pairs: Callable[[Path], Pairs]  # finds its images and masks
-    classes: Callable[[Path], ClassMap | None] = lambda _: None  # what its masks' values mean, if the layout says
+    classes: Callable[[Path], ClassMap | None] = lambda _: None  # meaning of mask values, if defined by the layout
 
 
 @register_reader("masks")
@@ -37,30 +37,30 @@ class MaskFolderReader:
     rank, task = 40, "segment"
 
     def matches(self, spec: str, path: Path) -> bool:
-        """Whether a layout knows it."""
+        """Whether the folder has a known layout."""
         return path.is_dir() and find_layout(path) is not None
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
-        """Open it; which classes there are may be told by the task's options."""
+        """Open the dataset; the task's options may define the classes."""
         task_options = getattr(options.read_targets, "keywords", {}).get("options")
         given, ignore = getattr(task_options, "classes", None), getattr(task_options, "ignore", IGNORED)
         return open_masks(path, bad_limit=options.bad_limit, given=given, ignore=ignore)
 
 
 def find_layout(path: Path) -> Layout | None:
-    """Return the layout of a folder; None if it is none of images and masks."""
+    """Return the layout of a folder; None if it is unknown."""
     return next((layout for layout in LAYOUTS if layout.matches(path)), None)
 
 
 def open_masks(
     path: Path, *, bad_limit: float = 0.05, given: str | list[str] | None = None, ignore: int | None = IGNORED
 ) -> Splits:
-    """List a folder of images and masks; masks are looked at where nothing says what their values mean.
+    """Open a folder of images and masks; masks are read if the meaning of their values is unknown.
 
     Args:
-        bad_limit: share of the images that may lack a mask; they are named and left out.
+        bad_limit: share of images that may lack a mask; they are reported and left out.
         given: a file of classes, or names of the values from 0 on.
-        ignore: the value that counts nowhere; None for none.
+        ignore: ignored value, if any.
     """
     layout = find_layout(path)
     assert layout is not None
@@ -99,7 +99,7 @@ def open_masks(
 
 
 def _files(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
-    """Return the files of a folder and the folders in it by their names without ending, relative to it."""
+    """Return the files of a folder and its subfolders by relative path without extension."""
     found: dict[str, Path] = {}
     for file in sorted(folder.rglob("*")):
         relative = file.relative_to(folder)
@@ -113,9 +113,9 @@ def _files(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _matched(root: Path, images: Path, masks: Path) -> list[tuple[str, str]]:
-    """Return every image of a folder with the mask of the same name in another, and masks that are of none of them.
+    """Match images and masks of two folders by name; return pairs and unmatched masks.
 
-    Some add `_mask` to a mask's name.
+    Names of masks may end with `_mask`.
     """
     names = _files(masks, MASKS)
     pairs, used = [], set()
@@ -175,7 +175,7 @@ def _voc(root: Path) -> Pairs:
 
 
 def _listed(file: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the images that a list names, one at the beginning of each line, with their masks."""
+    """Return the images of a list, the first word of each line, with their masks."""
     by_stem = {Path(image).stem: (image, mask) for image, mask in pairs if image}
     stems = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     stems = [stem for stem in stems if not stem.startswith("#")]
@@ -222,7 +222,7 @@ def _cityscapes_classes(root: Path) -> ClassMap:
 
 
 def _ade20k_classes(root: Path) -> ClassMap:
-    return find_map(root) or ClassMap(ADE20K, tuple(range(1, 151)), ignore=(0,))  # 0 is what was not labelled
+    return find_map(root) or ClassMap(ADE20K, tuple(range(1, 151)), ignore=(0,))  # 0 is unlabelled
 
 
 def _pets(root: Path) -> Pairs:
@@ -237,7 +237,7 @@ def _trimaps(root: Path) -> Path:
     return root / "annotations" / "trimaps"
 
 
-# What wrong values raise where they are used, numbers without end and names without end among them.
+# Errors raised by invalid values.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, OSError)
 
 
@@ -251,7 +251,7 @@ def _panoptic_lists(root: Path) -> dict[str, Path]:
 
 
 def _read_panoptic(root: Path) -> tuple[Pairs, MaskTargets]:
-    """Read COCO's lists: a mask's colours are numbers of segments, whose categories the list has."""
+    """Read COCO panoptic annotations: colours of masks are segment ids, whose categories are listed."""
     pairs: Pairs = {}
     names: list[str] = []
     segments: list[dict[int, int]] = []
@@ -282,7 +282,7 @@ def _read_panoptic(root: Path) -> tuple[Pairs, MaskTargets]:
 
 
 def _inside(root: Path, path: Path) -> str:
-    """Return a listed path relative to the root; a list names nothing outside of it."""
+    """Return a listed path relative to the root; paths outside are refused."""
     resolved = path.resolve()
     if not resolved.is_relative_to(root.resolve()):
         raise ValueError(f"{path} lies outside of {root}")

@@ -1,7 +1,6 @@
-"""Losses of masks: cross-entropy, focal, hard examples, Dice; pixels that count nowhere left out of all of them.
+"""Losses of segmentation: cross-entropy, focal, hard examples, Dice; ignored pixels do not count.
 
-Every shape is the same in every step, so that steps can be compiled and replayed: pixels are weighed by zero, not
-taken out.
+Shapes are static, so that steps can be compiled and replayed: ignored pixels have weight zero.
 """
 
 import math
@@ -16,13 +15,13 @@ from ...layers.numerics import upcast
 from ...settings import ConfigError
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # logits B, K, H, W, classes B, H, W, weights K -> scalar
-HARD = 0.7  # probability of the truth above which a pixel is easy
-KEPT = 1 / 16  # share of the pixels that are kept at least, however easy
+HARD = 0.7  # probability of the true class above which a pixel is easy
+KEPT = 1 / 16  # least share of pixels to keep
 GAMMA = 2.0
 
 
 def mask_loss(name: str) -> Loss:
-    """Return a loss by its name, or the sum of several: "ce", "dice", "ce+dice", "focal", "ohem"."""
+    """Return a loss by name, or the sum of several: "ce", "dice", "ce+dice", "focal", "ohem"."""
     parts = [part.strip() for part in name.split("+")]
     unknown = [part for part in parts if part not in LOSSES]
     if unknown or not parts:
@@ -32,19 +31,19 @@ def mask_loss(name: str) -> Loss:
 
 
 def cross_entropy(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean over pixels that count, weighed by class."""
+    """Return the mean cross-entropy, weighted by class."""
     return _mean(pixel_losses(logits, target, weights), pixel_weights(target, weights))
 
 
 def focal(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy in which pixels count less the surer their right answer is (Lin et al., 2017)."""
+    """Return the focal loss (Lin et al., 2017)."""
     plain = pixel_losses(logits, target)
     counted = pixel_weights(target, weights)
     return _mean((1 - torch.exp(-plain)) ** GAMMA * plain * counted, counted)
 
 
 def hard_examples(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy of hard pixels: those whose truth has less than 0.7, but a sixteenth at least."""
+    """Return the mean cross-entropy of hard pixels (true class below 0.7), at least a sixteenth of all."""
     plain = pixel_losses(logits, target).detach()
     counted = target != OUTSIDE
     ranked = torch.where(counted, plain, -1.0).flatten()
@@ -55,7 +54,7 @@ def hard_examples(logits: Tensor, target: Tensor, weights: Tensor | None = None)
 
 
 def dice(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return one less the soft overlap of each class, averaged over the classes that the batch has."""
+    """Return the Dice loss, averaged over classes in the batch."""
     shares = upcast(logits).softmax(1) * (target != OUTSIDE)[:, None]
     truth = target[:, None] == torch.arange(logits.shape[1], device=target.device)[:, None, None]
     overlap, whole = (shares * truth).sum((0, 2, 3)), (shares + truth).sum((0, 2, 3))
@@ -66,18 +65,18 @@ def dice(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tenso
 
 
 def pixel_losses(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy of every pixel, B, H, W; zero where nothing counts."""
+    """Return the cross-entropy of every pixel, B, H, W; zero for ignored ones."""
     return F.cross_entropy(upcast(logits), target, weight=weights, ignore_index=OUTSIDE, reduction="none")
 
 
 def pixel_weights(target: Tensor, weights: Tensor | None) -> Tensor:
-    """Return how much every pixel counts, B, H, W."""
+    """Return the weight of every pixel, B, H, W."""
     counted = (target != OUTSIDE).float()
     return counted if weights is None else counted * weights[target.clamp(min=0)]
 
 
 def _mean(losses: Tensor, weights: Tensor) -> Tensor:
-    return losses.sum() / weights.sum().clamp(min=1e-6)  # a batch of which nothing counts teaches nothing
+    return losses.sum() / weights.sum().clamp(min=1e-6)  # 0 if all pixels are ignored
 
 
 LOSSES: dict[str, Loss] = {"ce": cross_entropy, "focal": focal, "ohem": hard_examples, "dice": dice}

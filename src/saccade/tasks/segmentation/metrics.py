@@ -1,4 +1,4 @@
-"""How well masks are told: intersection over union, accuracy, and the same at the borders of what is shown."""
+"""Metrics of segmentation: IoU, accuracy, boundary IoU."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,14 +13,14 @@ from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
 from ..page import choose_shown
 
-SINGLE = 40  # classes up to which each has a metric of its own
-CONFUSED = 64  # classes up to which a sample's whole confusion is kept
-SMALL = 192  # longer side of the masks it shows
-NEAR = 0.02  # of an image's diagonal: how wide a border is (Cheng et al., 2021)
+SINGLE = 40  # most classes with separate metrics
+CONFUSED = 64  # most classes for which confusions are stored
+SMALL = 192  # longer side of masks for pages
+NEAR = 0.02  # width of a border, relative to the diagonal (Cheng et al., 2021)
 
 
 def metric_specs(outputs: Sequence[str]) -> tuple[MetricSpec, ...]:
-    """Return the metrics of so many classes."""
+    """Return the metrics for the given classes."""
     found = (
         MetricSpec("loss", "loss", larger_is_better=False),
         MetricSpec("miou", "mean IoU", share=True, statistic=mean_iou, source="counts"),
@@ -37,7 +37,7 @@ def metric_specs(outputs: Sequence[str]) -> tuple[MetricSpec, ...]:
 
 
 class SegmentationMetrics(Metrics):
-    """Collects, of every sample, the pixels of each class that are right, true and answered."""
+    """Collects correct, true and predicted pixels of each class."""
 
     primary = "miou"
 
@@ -47,11 +47,11 @@ class SegmentationMetrics(Metrics):
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return mean IoU and what else is measured."""
+        """Return mean IoU and further metrics."""
         return metric_specs(spec.outputs)
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the loss, `counts` (B, 3, K: right, true, answered), `borders` (B, 2, K) and the confusion."""
+        """Return the loss, `counts` (B, 3, K: correct, true, predicted), `borders` (B, 2, K) and the confusion."""
         answer, truth = answers["mask"], batch["mask"].long()
         confusion = confusions(answer, truth, self.classes)
         counts = torch.stack([confusion.diagonal(dim1=1, dim2=2), confusion.sum(2), confusion.sum(1)], dim=1)
@@ -60,7 +60,7 @@ class SegmentationMetrics(Metrics):
         return found | ({"small": answers["small"]} if "small" in answers else {})
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return every sample's own mean IoU, and whole confusions where there are few classes."""
+        """Return every sample's mean IoU, and confusions if there are few classes."""
         own = [mean_iou(counts[None]) for counts in self.columns["counts"].numpy()]
         kept = {name: self.columns[name] for name in (PLACE, "loss", "counts", "confusion") if name in self.columns}
         kept["miou"] = torch.tensor(own, dtype=torch.float32)
@@ -71,13 +71,13 @@ class SegmentationMetrics(Metrics):
 
 
 def small_masks(masks: Tensor) -> Tensor:
-    """Return classes, B, H, W, as whole pixels of at most SMALL a side."""
+    """Subsample classes, B, H, W, to at most SMALL a side."""
     step = -(-max(masks.shape[-2:]) // SMALL)
     return masks[:, ::step, ::step].to(torch.int16)
 
 
 def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """Return how many pixels of each true class, B, K, were answered with each class, B, K, K int32."""
+    """Return the confusion matrices of pixels, B, true class, predicted class, int32."""
     batch = len(answer)
     counted = truth != OUTSIDE
     sample = torch.arange(batch, device=truth.device)[:, None, None].expand_as(truth)
@@ -86,9 +86,9 @@ def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
 
 
 def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """Return how many pixels lie in both borders of a class and in either of them, B, 2, K int32.
+    """Return intersection and union of the borders of each class in pixels, B, 2, K int32.
 
-    A border is what of a class lies within 2% of the diagonal from where the class ends, the image's edge included.
+    A border is the part of a class within 2% of the diagonal from its boundary, including the image's edge.
     """
     height, width = truth.shape[-2:]
     reach = max(round(NEAR * float(np.hypot(height, width))), 1)
@@ -103,42 +103,42 @@ def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
 
 def _border(mask: Tensor, reach: int) -> Tensor:
     outside = F.pad((~mask).float(), (reach,) * 4, value=1.0)[:, None]
-    for axis in ((2 * reach + 1, 1), (1, 2 * reach + 1)):  # a square is two lines
+    for axis in ((2 * reach + 1, 1), (1, 2 * reach + 1)):  # separable square
         outside = F.max_pool2d(outside, axis, stride=1)
     return mask & (outside[:, 0] > 0)
 
 
 def _ious(counts: np.ndarray) -> np.ndarray:
-    """Return the IoU of each class over samples, counts N, 3, K; nan for one that neither truth nor answers have."""
+    """Return the IoU of each class over samples, counts N, 3, K; NaN for absent classes."""
     right, true, said = counts.astype(np.int64).sum(0).astype(np.float64)
     union = true + said - right
     return np.divide(right, union, out=np.full_like(union, np.nan), where=union > 0)
 
 
 def mean_iou(counts: np.ndarray) -> float:
-    """Return the mean IoU over the classes there are."""
+    """Return the mean IoU over present classes."""
     return _mean(_ious(counts))
 
 
 def class_iou(place: int, counts: np.ndarray) -> float:
-    """Return the IoU of one class; 0 where there is nothing of it."""
+    """Return the IoU of one class; 0 if it is absent."""
     return float(np.nan_to_num(_ious(counts)[place]))
 
 
 def mean_accuracy(counts: np.ndarray) -> float:
-    """Return the mean over true classes of the share of their pixels that are right."""
+    """Return the mean pixel accuracy over true classes."""
     right, true, _ = counts.astype(np.int64).sum(0).astype(np.float64)
     return _mean(np.divide(right, true, out=np.full_like(true, np.nan), where=true > 0))
 
 
 def pixel_accuracy(counts: np.ndarray) -> float:
-    """Return the share of pixels that are right."""
+    """Return the pixel accuracy."""
     right, true, _ = counts.astype(np.int64).sum((0, 2))
     return float(right / max(true, 1))
 
 
 def boundary_iou(borders: np.ndarray) -> float:
-    """Return the mean over classes of the IoU of their borders, N, 2, K."""
+    """Return the mean boundary IoU over classes, of N, 2, K."""
     both, either = borders.astype(np.int64).sum(0).astype(np.float64)
     return _mean(np.divide(both, either, out=np.full_like(either, np.nan), where=either > 0))
 

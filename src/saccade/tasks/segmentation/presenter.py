@@ -1,4 +1,4 @@
-"""How masks are shown: painted, in words; of a run images with truth beside answer, every class, what is confused."""
+"""Presenter of segmentation: overlays; images, classes and confusions of a run."""
 
 import base64
 from functools import partial
@@ -20,14 +20,14 @@ from .data import MaskTargets
 from .drawing import encode_places, name_colours, overlay, palette, resize_mask
 from .metrics import class_iou, mean_iou
 
-CONFUSION = 24  # classes up to which all of them are in the map of confusions
-SIDE = 200  # of an image on the page
-SERVED = 1024  # longer side of a mask that a server sends
-SAME = 0.999  # share of equal pixels from which two masks are the same to people
+CONFUSION = 24  # most classes in the confusion matrix
+SIDE = 200  # side of images on the page
+SERVED = 1024  # longer side of masks in server responses
+SAME = 0.999  # least share of equal pixels of agreeing masks
 
 
 class SegmentationPresenter(RankedPresenter):
-    """Shows masks."""
+    """Presents masks."""
 
     outputs_key = "classes"
     masks = True
@@ -37,25 +37,25 @@ class SegmentationPresenter(RankedPresenter):
     )
 
     def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
-        """Return the interval of a number of all classes; those of one are in the section on classes."""
+        """Return the interval of a metric over all classes; those of single classes are in the section on classes."""
         if spec.name.startswith("iou_"):
             return None
         ends = shown.interval(spec)
         return "" if ends is None else f"95% interval {spec.show(ends[0])} to {spec.show(ends[1])}"
 
     def sections(self, shown: Shown) -> list[Section]:
-        """Return the images, the classes and the confusions."""
+        """Return sections on images, classes and confusions."""
         if "counts" not in shown.predictions:
             return []
         found = [_image_section(shown), _class_section(shown)]
         return found + ([_confusion_section(shown)] if "confusion" in shown.predictions else [])
 
     def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return where nearly all pixels are of the same class."""
+        """Return whether nearly all pixels have the same class."""
         return (first == second).mean((1, 2)) >= SAME
 
     def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:
-        """Return the classes that cover most, and the mask."""
+        """Return the classes with the largest area, and the mask."""
         shares = np.bincount(row.ravel(), minlength=len(self.spec.outputs)) / max(row.size, 1)
         order = [int(place) for place in np.argsort(-shares, kind="stable")[:top] if shares[place] > 0]
         rows = tuple((self.spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
@@ -67,17 +67,17 @@ class SegmentationPresenter(RankedPresenter):
         return Answer(text, rows, record, mask=row, colours=colours, measure="area")
 
     def table_head(self, *, top: int = 5) -> list[str]:
-        """Return class and area, as a part of the image, largest first."""
+        """Return columns for class and relative area, largest first."""
         top = min(top, len(self.spec.outputs))
         return [part for number in range(1, top + 1) for part in (f"class_{number}", f"area_{number}")]
 
     def paint(self, pixels: np.ndarray, answer: Answer) -> np.ndarray:
-        """Return an image under the colours of its classes."""
+        """Overlay an image with class colours."""
         assert answer.mask is not None
         return overlay(pixels, resize_mask(answer.mask, (pixels.shape[0], pixels.shape[1])))
 
     def served_record(self, answer: Answer) -> dict[str, Any]:
-        """Return the same with the mask, at most 1024 pixels a side: a PNG whose values are places in `outputs`."""
+        """Return the answer with the mask as PNG of at most 1024 pixels a side; values are indices in `outputs`."""
         assert answer.mask is not None
         step = -(-max(answer.mask.shape) // SERVED)
         mask = answer.mask[::step, ::step]

@@ -1,4 +1,4 @@
-"""Four maps of a backbone, each of half the side of the one before, whatever the backbone is."""
+"""Feature pyramids of any backbone: four maps, each of half the side of the one before."""
 
 import math
 from typing import Any
@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from ...models._constructors import constructor_options
 from ...settings import ConfigError
 
-FINEST = 4  # pixels from cell to cell in the first map of a columnar host
+FINEST = 4  # stride of the first map of a columnar backbone
 MAPS = 4
-SAFE = 64  # pixels whose multiples the strides and windows of hosts of one size divide
+SAFE = 64  # multiple that strides and windows of fixed-size backbones divide
 
 
 class FeaturePyramid(nn.Module):
-    """What brings a backbone's maps to four scales.
+    """Converts a backbone's maps to four scales.
 
-    A host of stages gives the last map of each of its last four scales; the coarsest is pooled for those it lacks. A
-    columnar host gives the tokens after each quarter of its blocks, brought to a quarter of the image's side, an
-    eighth, and so on by transposed convolutions and pooling, as Context Broadcasting has it (XCiT's protocol).
+    Hierarchical backbones provide the last map of each of their last four scales; missing coarser ones are pooled.
+    Columnar backbones provide the tokens after each quarter of their blocks, resized to strides 4, 8, 16 and 32 by
+    transposed convolutions and pooling, as in Context Broadcasting (XCiT's protocol).
 
     Args:
-        backbone: of timm's contract; what the maps do not need is taken off it.
+        backbone: a backbone with timm's interface; unneeded layers are removed.
         norm: normalise the maps, for heads that do not.
     """
 
@@ -55,15 +55,15 @@ class FeaturePyramid(nn.Module):
         self.strides += [self.strides[-1] * 2 ** (number + 1) for number in range(self.missing)]
         self.norms = nn.ModuleList(LayerNorm2d(width) if norm else nn.Identity() for width in self.channels)
         self.multiple = _common(max(reached), self.strides[-1])
-        settle_padding(backbone)
+        fix_same_padding(backbone)
         if hasattr(host, "prune_intermediate_layers"):
             try:
                 host.prune_intermediate_layers(self.indices, prune_norm=True, prune_head=True)
-            except AssertionError:  # EfficientViT's head refuses to be taken off
+            except AssertionError:  # EfficientViT's head cannot be removed
                 host.prune_intermediate_layers(self.indices, prune_head=False)
 
     def forward(self, backbone: nn.Module, x: Tensor) -> list[Tensor]:
-        """Return four maps, B, C, H, W, that a backbone has of images whose sides `multiple` divides."""
+        """Return four maps, B, C, H, W, for images whose sides are multiples of `multiple`."""
         host: Any = backbone
         found = host.forward_intermediates(x, indices=self.indices, output_fmt="NCHW", intermediates_only=True)
         maps = [resample(one) for resample, one in zip(self.resample, found, strict=True)]
@@ -73,34 +73,34 @@ class FeaturePyramid(nn.Module):
 
 
 class OnPyramid(nn.Module):
-    """What reads a backbone's maps by a pyramid, such as a segmenter or a detector: what timm's ways ask of it."""
+    """Base of models with backbone and pyramid, with timm's interface."""
 
     backbone: nn.Module
     neck: FeaturePyramid
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        """The backbone's maps, as plug-ins ask for them: which modules feed the pyramid, and how wide they are."""
+        """timm's feature_info of the backbone's maps, for plug-ins."""
         return [
             {**entry, "module": f"backbone.{entry['module']}", "reduction": max(round(stride), 1)}
             for entry, stride in zip(self.neck.feature_info, self.neck.strides, strict=False)
         ]
 
     def no_weight_decay(self) -> set[str]:
-        """Return names of parameters that weight decay would harm."""
+        """Return names of parameters without weight decay."""
         backbone: Any = self.backbone
         spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
         return {f"backbone.{name}" for name in spare}
 
 
 class EvenConv2dSame(Conv2dSame):
-    """TensorFlow's "same" padding of a convolution whose stride divides the sides: a number, not a function of them.
+    """TensorFlow's "same" padding for sides divisible by the stride, where it is constant.
 
-    Sides are multiples of the coarsest stride here. An exported graph need not reason about them then.
+    Sides are multiples of the coarsest stride here; exported graphs then have static padding.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the convolution."""
+        """Return the padded convolution."""
         pads = []
         for axis in (1, 0):
             whole = max(self.dilation[axis] * (self.kernel_size[axis] - 1) + 1 - self.stride[axis], 0)
@@ -109,22 +109,22 @@ class EvenConv2dSame(Conv2dSame):
 
 
 def init_convs(module: nn.Module) -> None:
-    """Draw a head's convolutions as suits networks with ReLU."""
+    """Initialise a head's convolutions for ReLU networks."""
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if module.bias is not None:
             nn.init.zeros_(module.bias)
 
 
-def settle_padding(backbone: nn.Module) -> None:
-    """Let "same" convolutions rely on sides that their strides divide."""
+def fix_same_padding(backbone: nn.Module) -> None:
+    """Replace "same" convolutions by ones with constant padding."""
     for module in backbone.modules():
         if type(module) is Conv2dSame:
             module.__class__ = EvenConv2dSame
 
 
 def any_size_options(name: str) -> dict[str, Any]:
-    """Return arguments that let a model of timm take images of any size, where its constructor has some."""
+    """Return a timm model's constructor arguments for images of any size, if it has any."""
     known = constructor_options(name)
     if "dynamic_img_size" in known:
         return {"dynamic_img_size": True}
@@ -132,7 +132,7 @@ def any_size_options(name: str) -> dict[str, Any]:
 
 
 def fixed_side(name: str, side: int) -> int | None:
-    """Return the one side that a model of timm takes when it is built for images of another; None if it takes any."""
+    """Return the fixed image size that a timm model is built with for a given side; None if it takes any size."""
     config = timm.get_pretrained_cfg(name, allow_unregistered=True)
     if config is None or not config.fixed_input_size or any_size_options(name):
         return None
@@ -140,12 +140,12 @@ def fixed_side(name: str, side: int) -> int | None:
 
 
 def round_up(side: int, multiple: int) -> int:
-    """Return the least multiple of a number that is no smaller than a side."""
+    """Round a side up to a multiple."""
     return (side + multiple - 1) // multiple * multiple
 
 
 def pad_to(images: Tensor, multiple: int) -> Tensor:
-    """Return images whose sides a number divides, the last row and column repeated; no branch a graph would fix."""
+    """Pad images to a multiple by repeating the last row and column, without branches."""
     height, width = images.shape[-2:]
     if not torch.compiler.is_exporting() and height % multiple == 0 and width % multiple == 0:
         return images
@@ -155,14 +155,14 @@ def pad_to(images: Tensor, multiple: int) -> Tensor:
 
 
 def _quarters(depth: int) -> list[int]:
-    """Return the last block of each quarter of a column."""
+    """Return the last block of each quarter."""
     if depth < MAPS:
         raise ConfigError(f"a column of {depth} blocks gives no four maps; choose a deeper model")
     return [round(depth * part / MAPS) - 1 for part in range(1, MAPS + 1)]
 
 
 def _column_scales(stride: int) -> list[float]:
-    """Return by how much each map of a column is enlarged: 4, 2, 1 and a half for patches of 16 pixels."""
+    """Return the resize factors of a columnar backbone's maps: 4, 2, 1 and 0.5 for patches of 16 pixels."""
     doublings = max(round(math.log2(stride / FINEST)), 0)
     return [2.0 ** (doublings - number) for number in range(MAPS)]
 
@@ -185,6 +185,6 @@ def _resample(width: int, scale: float) -> nn.Module:
 
 
 def _common(stride: float, coarsest: float) -> int:
-    """Return the side that both the host's cells and the coarsest map's divide."""
+    """Return the common multiple of the backbone's stride and the coarsest one."""
     found = round(max(stride, coarsest))
     return found if found % round(stride) == 0 else round(stride) * 2**MAPS

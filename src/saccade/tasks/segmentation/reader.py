@@ -1,4 +1,4 @@
-"""Masks that a list or folder names, and what the spec keeps of them."""
+"""Reader of segmentation datasets."""
 
 import typing
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from .data import COLUMNS, LOOKED, MaskTargets, read_masks
 from .losses import mask_loss
 from .values import IGNORED
 
-SCALES = 16  # that a file may ask to be asked at
+SCALES = 16  # most test scales in a file
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,19 @@ class SegmentOptions:
     """Options of `--task segment`."""
 
     loss: str = "ce"  # "ce", "focal", "ohem", "dice", or several joined by +
-    aux: float = 0.4  # weight of the FCN head's loss, where the head has one
-    crop: int | None = None  # side of training crops and of sliding windows; that of the images if not given
-    # smallest and largest factor that training samples are enlarged by
+    aux: float = 0.4  # weight of the auxiliary FCN's loss, if the head has one
+    crop: int | None = None  # side of training crops and sliding windows; default: the image size
+    # range of the resize factor of training samples
     scale: list[float] = field(default_factory=lambda: [0.5, 2.0])
-    # a file that says what values or colours of masks mean, or the names of the values from 0 on
+    # a file with the meaning of mask values or colours, or names of the values from 0 on
     classes: str | list[str] | None = None
-    ignore: int | None = IGNORED  # value of pixels that count nowhere
-    test: Literal["whole", "slide"] = "whole"  # ask about "whole" images, or by windows that "slide"
-    scales: list[float] = field(default_factory=lambda: [1.0])  # that images are asked about at
-    flip: bool = False  # ask about mirrored images as well
+    ignore: int | None = IGNORED  # value of ignored pixels
+    test: Literal["whole", "slide"] = "whole"  # inference on "whole" images, or with sliding windows ("slide")
+    scales: list[float] = field(default_factory=lambda: [1.0])  # test scales
+    flip: bool = False  # average with flipped images
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse invalid values."""
         mask_loss(self.loss)
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
             raise ValueError(f"scale={self.scale}; it is two factors above 0 and at most 10, the smaller one first")
@@ -52,13 +52,13 @@ class SegmentOptions:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """How a model is asked, of which a trained one keeps what is not the default."""
+        """Options of inference that differ from the defaults, which trained models store."""
         usual = {"test": "whole", "scales": [1.0], "flip": False}
         return {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
 
     @classmethod
     def of(cls, spec: InputSpec) -> "SegmentOptions":
-        """Return options by which a trained model is asked as in its validation."""
+        """Return the options of inference of a trained model's validation."""
         given, known = spec.extra.get("asked", {}), typing.get_type_hints(cls)
         if not isinstance(given, dict) or not given.keys() <= {"test", "scales", "flip"}:
             raise ValueError("extra.asked says by test, scales and flip how the model is asked")
@@ -74,15 +74,15 @@ class SegmentationReader(Reader):
     read_by = ("classes", "ignore")
 
     def claims(self, table: Table) -> bool:
-        """Tell whether a list has a column of masks."""
+        """Whether a list has a column of masks."""
         return table.find(COLUMNS) is not None
 
     def read_table(self, table: Table) -> Targets:
-        """Return the masks that a list names."""
+        """Read the masks of a list."""
         return read_masks(table, given=self.options.classes, ignore=self.options.ignore)
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Show images as a whole; keep side and scale of crops, and how frequent each class is in training masks."""
+        """Use letterboxing; store side and scale of crops, and class frequencies."""
         spec.extra |= {"fit": True, "crop": self.options.crop, "scale": list(self.options.scale)}
         spec.extra |= {"asked": self.options.asked} if self.options.asked else {}
         spec.shorter = None
@@ -96,18 +96,18 @@ class SegmentationReader(Reader):
             _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse counts of pixels that are none, and ways of asking that there are not."""
+        """Refuse invalid pixel counts and options of inference."""
         SegmentOptions.of(spec)
         if "pixels" in spec.extra and not are_numbers(spec.extra["pixels"], len(spec.outputs)):
             raise ValueError("extra.pixels is a list of numbers, one a class")
 
     def options_of(self, spec: InputSpec) -> SegmentOptions:
-        """Return how the model was asked in its validation."""
+        """Return the options of inference of the model's validation."""
         return SegmentOptions.of(spec)
 
 
 def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, so: str) -> None:
-    """Tell of classes without a pixel."""
+    """Note classes without pixels."""
     absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
     if absent:
         among = "" if samples <= LOOKED else f" of {LOOKED} that were looked at"

@@ -1,4 +1,4 @@
-"""Settings that segmentation decides."""
+"""Rules of segmentation on settings."""
 
 from ...settings.decisions import put
 from ..rules import HUGGING_FACE, default_head, left_out, own

@@ -1,4 +1,4 @@
-"""A class for every pixel."""
+"""Semantic segmentation."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -29,13 +29,13 @@ from .testing import answer_scales, answer_sliding
 
 @register_task("segment")
 class Segment(Task):
-    """A model that tells the class of every pixel.
+    """Semantic segmentation.
 
     Args:
-        model: maps images to logits, B, K, H, W; in training perhaps to `Answers`, with those of an auxiliary head.
-        options: the loss, and how the model is asked.
-        class_weights: how much the pixels of each class count, K.
-        keep_masks: keep small masks of the answers that are measured, for a page.
+        model: maps images to logits, B, K, H, W; in training optionally to `Answers`, with those of an auxiliary head.
+        options: options of loss and inference.
+        class_weights: weight of each class, K.
+        keep_masks: keep small predicted masks for pages.
     """
 
     reader, codec, metrics = SegmentationReader, SegmentationCodec, SegmentationMetrics
@@ -65,23 +65,23 @@ class Segment(Task):
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
-        """Return the options and the classes' weights, balanced ones by the pixels of each class."""
+        """Return the options and class weights, which are balanced by pixels."""
         weights = None if loss is None else _class_weights(loss, spec)
         options = SegmentOptions.of(spec) if options is None else options
-        return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # a run's page shows some
+        return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # for the run's page
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
-        """Tell the pixels' classes.
+        """Compute logits and loss.
 
         Args:
-            batch: `image`, B, C, H, W, and `mask`, B, H, W, -1 where nothing counts.
+            batch: `image`, B, C, H, W, and `mask`, B, H, W, -1 for ignored pixels.
 
         Returns:
             "output", the logits, and with masks "loss", "segmentation" and, with an auxiliary head, "auxiliary".
         """
         self.refuse_draws(draws)
         if "mask" not in batch:
-            return {"output": self.tell(batch)}
+            return {"output": self.predict_logits(batch)}
         if isinstance(self.model, HostedSegmenter):
             own, logits = self.model.losses(batch["image"], batch["mask"].long())
             return {"output": logits, "segmentation": own.detach(), "loss": own, "own": own}
@@ -96,8 +96,8 @@ class Segment(Task):
             result["auxiliary"] = aux.detach()
         return {**result, "loss": own, "own": own}
 
-    def tell(self, batch: Batch) -> Tensor:
-        """Return logits, asked for as the options say: whole or by windows, at some scales, mirrored."""
+    def predict_logits(self, batch: Batch) -> Tensor:
+        """Return logits of inference: whole or by sliding windows, at several scales, flipped."""
 
         def ask(images: Tensor) -> Tensor:
             return _logits(self.ask({**batch, "image": images}))
@@ -110,26 +110,26 @@ class Segment(Task):
         return answer_scales(answer, images, scales=options.scales, flip=options.flip)
 
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
-        """Return the samples' shares of right pixels, summed."""
+        """Return the sum of the samples' pixel accuracies."""
         counted = batch["mask"] != OUTSIDE
         right = (result["output"].argmax(1) == batch["mask"]) & counted
         return ((right.sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)).sum(),)
 
     def weight_of(self, batch: Batch) -> Tensor | None:
-        """Return how much the batch's pixels count, in images."""
+        """Return the weight of the batch's pixels, in images."""
         return pixel_weights(batch["mask"], self.class_weights).mean((1, 2)).sum()
 
     def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
-        """Return a part's result such that a part of few counting pixels counts less; exact for cross-entropy."""
+        """Rescale a chunk's loss by its counted pixels; exact for cross-entropy."""
         if mean is None:
             return result
         weight = pixel_weights(batch["mask"], self.class_weights).mean()
         return result | {"loss": result["loss"] + result["own"] * (weight / mean.clamp(min=1e-6) - 1)}
 
-    # Of answers
+    # Decoding
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Return the classes of the pixels, `mask`, and the loss of every sample where masks are known."""
+        """Return predicted classes, `mask`, and the loss of every sample if masks are known."""
         found = {"output": output, "mask": output.argmax(1)}
         if "mask" in batch:
             truth = batch["mask"].long()
@@ -155,8 +155,8 @@ def _class_weights(loss: LossConfig, spec: InputSpec) -> Tensor | None:
     if loss.class_weights != "balanced":
         return weigh_classes(loss, None, classes=len(spec.outputs))
     if "pixels" not in spec.extra:
-        raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not tell")
+        raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not predict_logits")
     pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
-    # Of the root: borders are thin.
+    # Square root, since borders are thin.
     weights = torch.where(pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0)
     return (weights / weights.mean()).float()

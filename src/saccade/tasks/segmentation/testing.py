@@ -1,4 +1,4 @@
-"""How a segmenter is asked: about whole images, by windows that slide over them, at several scales, and mirrored."""
+"""Inference of segmenters: whole images, sliding windows, several scales, flips."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ Ask = Callable[[Tensor], Tensor]  # images B, C, H, W -> logits B, K, H, W
 
 
 def answer_sliding(ask: Ask, images: Tensor, *, window: int) -> Tensor:
-    """Return logits averaged over windows of one side that overlap by a third; the last ones end at the edge."""
+    """Return logits averaged over sliding windows that overlap by a third; the last ones end at the edge."""
     height, width = images.shape[-2:]
     stride = max(round(window * 2 / 3), 1)
     total, count = None, images.new_zeros(1, 1, height, width)
@@ -27,11 +27,11 @@ def answer_sliding(ask: Ask, images: Tensor, *, window: int) -> Tensor:
 
 
 def answer_scales(answer: Ask, images: Tensor, *, scales: Sequence[float], flip: bool) -> Tensor:
-    """Return the logarithm of shares averaged over scales and, with `flip`, mirrored images.
+    """Return the log of probabilities averaged over scales and, with `flip`, flipped images.
 
     Args:
-        answer: whole or sliding.
-        scales: by which images are enlarged before they are asked about.
+        answer: inference on whole images or sliding windows.
+        scales: resize factors of the images.
     """
     size = images.shape[-2:]
     total: Tensor | int = 0
@@ -50,7 +50,7 @@ def answer_scales(answer: Ask, images: Tensor, *, scales: Sequence[float], flip:
 
 
 def _starts(side: int, window: int, stride: int) -> list[int]:
-    """Return where windows begin along a side."""
+    """Return the start positions of windows along a side."""
     if side <= window:
         return [0]
     return [*range(0, side - window, stride), side - window]

@@ -1,4 +1,4 @@
-"""What the values of a mask mean: classes by grey value, palette index or colour, and what is ignored."""
+"""Class maps of masks: classes by grey value, palette index or colour, and ignored values."""
 
 import csv
 import io
@@ -46,11 +46,11 @@ ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator,
 )
 
 
-IGNORED = 255  # what masks have where nothing is said, unless a class has it
+IGNORED = 255  # ignored value, unless it is a class
 UNKNOWN = -2
-MOST = 4096  # classes
-FILE_BYTES = 2**22  # of a file that names them
-GUESSED = 64  # values that are taken for classes where no file names them
+MOST = 4096  # most classes
+FILE_BYTES = 2**22  # largest file of classes
+GUESSED = 64  # most values that are taken for classes without a file
 FILES = (
     "classes.json", "colormap.json", "classes.csv", "class_dict.csv", "colormap.csv", "labelmap.txt", "classes.txt"
 )  # fmt: skip
@@ -62,17 +62,17 @@ FORMS = (
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Which values of a mask stand for which class."""
+    """Mapping from mask values to classes."""
 
-    names: tuple[str, ...]  # of the classes
-    codes: tuple[int, ...]  # the value of each; a colour r, g, b as r * 65536 + g * 256 + b
+    names: tuple[str, ...]  # class names
+    codes: tuple[int, ...]  # value of each class; colours as r * 65536 + g * 256 + b
     colours: bool = False  # whether codes are colours
-    ignore: tuple[int, ...] = (IGNORED,)  # codes of pixels that count nowhere
+    ignore: tuple[int, ...] = (IGNORED,)  # codes of ignored pixels
     sorted_codes: np.ndarray = field(init=False, repr=False, compare=False)
     sorted_classes: np.ndarray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse codes that stand for two classes."""
+        """Refuse codes of two classes."""
         if len(self.names) > MOST:
             raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are")
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
@@ -80,24 +80,28 @@ class ClassMap:
             raise ValueError(f"two classes are called {twice[0]!r}; give each a name of its own")
         both = sorted({code for code in self.codes if self.codes.count(code) > 1})
         if both:
-            raise ValueError(f"two classes have the {'colour' if self.colours else 'value'} {self.tell(both[0])}")
+            raise ValueError(
+                f"two classes have the {'colour' if self.colours else 'value'} {self.describe_code(both[0])}"
+            )
         pairs = dict.fromkeys(self.ignore, OUTSIDE) | {code: place for place, code in enumerate(self.codes)}
         order = sorted(pairs)
         object.__setattr__(self, "sorted_codes", np.array(order, dtype=np.int64))
         object.__setattr__(self, "sorted_classes", np.array([pairs[code] for code in order], dtype=np.int16))
 
-    def tell(self, code: int) -> str:
-        """Return a code for people."""
+    def describe_code(self, code: int) -> str:
+        """Format a code."""
         return f"({code >> 16}, {code >> 8 & 255}, {code & 255})" if self.colours else str(code)
 
     def read(self, values: np.ndarray, *, name: str) -> np.ndarray:
-        """Return classes of numbers, H, W, or colours, H, W, 3: H, W int16, -1 where nothing counts; or BadSample."""
+        """Map values, H, W, or colours, H, W, 3, to classes, H, W int16, -1 for ignored; or raise BadSample."""
         codes = self._codes(values, name)
         place = np.searchsorted(self.sorted_codes, codes).clip(max=len(self.sorted_codes) - 1)
         found = np.where(self.sorted_codes[place] == codes, self.sorted_classes[place], UNKNOWN).astype(np.int16)
         if (found == UNKNOWN).any():
-            strange = [self.tell(int(code)) for code in np.unique(codes[found == UNKNOWN])]
-            known = ", ".join(f"{self.tell(c)} {n}" for c, n in list(zip(self.codes, self.names, strict=True))[:5])
+            strange = [self.describe_code(int(code)) for code in np.unique(codes[found == UNKNOWN])]
+            known = ", ".join(
+                f"{self.describe_code(c)} {n}" for c, n in list(zip(self.codes, self.names, strict=True))[:5]
+            )
             raise BadSample(
                 name,
                 f"its mask has values that stand for no class: {', '.join(strange[:8])}"
@@ -114,19 +118,19 @@ class ClassMap:
             return pack(values)
         if values.ndim == 2:
             return values.astype(np.int64)
-        if (values == values[..., :1]).all():  # grey, saved as colour
+        if (values == values[..., :1]).all():  # grey saved as colour
             return values[..., 0].astype(np.int64)
         raise BadSample(name, f"its mask is in colours and nothing says what they mean; add {FORMS}", "mask")
 
 
 def pack(colours: np.ndarray) -> np.ndarray:
-    """Return colours, H, W, 3, as one number each, H, W int64."""
+    """Pack colours, H, W, 3, to codes, H, W int64."""
     parts = colours[..., :3].astype(np.int64)
     return parts[..., 0] << 16 | parts[..., 1] << 8 | parts[..., 2]
 
 
 def find_map(folder: Path, *, ignore: int | None = IGNORED) -> ClassMap | None:
-    """Return the classes that a file in a folder names; None where there is none."""
+    """Read the class file in a folder; None if there is none."""
     for name in FILES:
         if (folder / name).is_file():
             return read_map(folder / name, ignore=ignore)
@@ -134,7 +138,7 @@ def find_map(folder: Path, *, ignore: int | None = IGNORED) -> ClassMap | None:
 
 
 def read_map(path: Path, *, ignore: int | None = IGNORED) -> ClassMap:
-    """Read a file that names classes, in one of FORMS."""
+    """Read a class file in one of FORMS."""
     try:
         text = read_small(path, most=FILE_BYTES).decode("utf-8-sig")
         if path.suffix.lower() == ".json":
@@ -151,7 +155,7 @@ def read_map(path: Path, *, ignore: int | None = IGNORED) -> ClassMap:
 
 
 def make_map(entries: Sequence[tuple[str, Any]], *, ignore: int | None = IGNORED) -> ClassMap:
-    """Return classes with a value or a colour each; those named "ignore", "void" or "unlabeled" count nowhere."""
+    """Build a class map from values or colours; "ignore", "void" and "unlabeled" are ignored."""
     colours = [isinstance(code, list | tuple) for _, code in entries]
     if any(colours) and not all(colours):
         raise ValueError("some classes have a value and some a colour; give all of them the same")
@@ -166,9 +170,9 @@ def make_map(entries: Sequence[tuple[str, Any]], *, ignore: int | None = IGNORED
 
 
 def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[ClassMap, tuple[str, ...]]:
-    """Return classes for the values that masks were seen to have, and remarks.
+    """Guess classes from the values in masks; return them and remarks.
 
-    Masks of 0 and 255 alone are of two classes; otherwise 255 is ignored.
+    Masks of only 0 and 255 have two classes; otherwise 255 is ignored.
     """
     values = sorted(set(found))
     if values == [0, 255] and ignore == IGNORED:
@@ -224,7 +228,7 @@ def _from_csv(text: str) -> list[tuple[str, Any]]:
 
 
 def _from_lines(lines: Sequence[str]) -> list[tuple[str, Any]]:
-    """Read a name a line, or `name:r,g,b::` as CVAT writes it."""
+    """Read one name per line, or `name:r,g,b::` as in CVAT."""
     entries: list[tuple[str, Any]] = []
     for line in (line.strip() for line in lines):
         if not line or line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences, each of one class."""
+"""Text classification of sentences and pairs."""
 
 from .task import ClassifyText
 

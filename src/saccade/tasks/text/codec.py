@@ -1,4 +1,4 @@
-"""Texts as tokens, of batches and of single questions."""
+"""Codec of texts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +18,14 @@ from .tokens import INPUTS, Reading, TextEncoder
 
 
 class TextCodec(ClassCodec):
-    """Makes tokens of texts."""
+    """Tokenizes texts."""
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
-        """Return what makes tokens of texts."""
+        """Return the encoder of texts."""
         return TextEncoder(Reading.of(self.spec))
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return what leaves tokens as they are."""
+        """Return the identity, since texts are not augmented."""
         return KeepTexts()
 
     def own_batches(
@@ -38,7 +38,7 @@ class TextCodec(ClassCodec):
         rank: int,
         world: int,
     ) -> tuple[Feed, Validation]:
-        """Turn all texts into tokens, once, and return batches of like length."""
+        """Tokenize all texts once, and return batches of similar length."""
         assert isinstance(train, TextSource)
         assert isinstance(val, TextSource)
         reading = Reading.of(self.spec)
@@ -62,23 +62,23 @@ class TextCodec(ClassCodec):
 
     @staticmethod
     def ask(model: nn.Module, batch: Batch) -> Any:
-        """Return what a model answers to texts."""
+        """Run a model on texts."""
         return model(**{name: batch[name] for name in INPUTS if name in batch})
 
     def graph_inputs(self) -> tuple[str, ...]:
-        """Return tokens, which of them count and, where the model is told, which text of a pair they are of."""
+        """Return token ids, attention mask and, if the model takes them, token types."""
         return INPUTS if Reading.of(self.spec).kinds else INPUTS[:2]
 
     def pack(self, batch: Batch) -> Tensor:
-        """Take the rows of tokens out of a batch, B, inputs, N."""
+        """Pack the token rows of a batch, B, inputs, N."""
         return torch.stack([batch.pop(name) for name in self.graph_inputs()], dim=1)
 
     def unpack(self, packed: Tensor) -> Batch:
-        """Return rows of tokens by name."""
+        """Unpack token rows by name."""
         return dict(zip(self.graph_inputs(), packed.unbind(1), strict=True))
 
     def stack(self, samples: Sequence[Tensor]) -> Tensor:
-        """Return texts, inputs, N each, in rows of one width."""
+        """Stack texts, inputs, N each, padded to one width."""
         reading = Reading.of(self.spec)
         width = reading.width(max(sample.shape[1] for sample in samples))
         packed = torch.zeros(len(samples), samples[0].shape[0], width, dtype=torch.int64)
@@ -88,7 +88,7 @@ class TextCodec(ClassCodec):
         return packed
 
     def pack_text(self, texts: tuple[str, ...], *, name: str) -> Tensor:
-        """Return one or two texts as tokens, inputs, N; refuses what the model cannot be asked by TextError."""
+        """Tokenize one or two texts to inputs, N; raises TextError for invalid texts."""
         reading = Reading.of(self.spec)
         tokens = reading.encode([texts], names=[name])
         rows = tokens.rows(torch.tensor([0]), len(tokens.ids), pad=reading.pad, kinds=reading.kinds)

@@ -1,4 +1,4 @@
-"""Texts, one or two a sample, and their classes."""
+"""Sources and targets of text classification."""
 
 import copy
 import hashlib
@@ -21,12 +21,12 @@ class TextTargets(ClassTargets):
     task = "text"
     noun = "classes"
 
-    metric: str = "accuracy"  # what the set is judged by: "accuracy" or "matthews"
-    # what the task's options say of texts: how many tokens, and whether longer ones are cut
+    metric: str = "accuracy"  # primary metric: "accuracy" or "matthews"
+    # options for tokenization: length and truncation
     how: dict[str, Any] = field(default_factory=dict)
 
     def require(self, where: str) -> None:
-        """Refuse fewer than two classes, and one that nothing can be learned of."""
+        """Refuse fewer than two classes, and classes without training samples."""
         require_classes(self.outputs, where)
         never = [name for name, count in zip(self.outputs, self.counts(), strict=True) if not count]
         if never:
@@ -34,18 +34,18 @@ class TextTargets(ClassTargets):
 
 
 class TextSource(Source):
-    """Texts in memory; their names are a prefix and the row."""
+    """Texts in memory, named by prefix and row."""
 
     def __init__(self, texts: Sequence[tuple[str, ...]], targets: TextTargets, *, prefix: str) -> None:
         self.texts, self.targets, self.prefix = list(texts), targets, prefix
         self.rows = np.arange(len(self.texts))
 
     def name(self, index: int) -> str:
-        """Return part and row of a text."""
+        """Return prefix and row of a text."""
         return f"{self.prefix}[{self.rows[index]}]"
 
     def read(self, index: int) -> np.ndarray:
-        """Refuse: a text has no pixels."""
+        """Raise, since texts have no pixels."""
         raise BadSample(self.name(index), "it is a text, which has no pixels")
 
     def text(self, index: int) -> tuple[str, ...]:
@@ -53,11 +53,11 @@ class TextSource(Source):
         return self.texts[index]
 
     def held_by(self, index: int) -> str:
-        """Return the texts: rows that say the same are not parted, whatever their order."""
+        """Return the texts as key, so that duplicates stay in one split."""
         return "\0".join(self.texts[index])
 
     def sample(self, index: int) -> Sample:
-        """Return all of a sample."""
+        """Return a sample."""
         inputs = dict(zip(("text", "pair"), self.texts[index], strict=False))
         return Sample(inputs, self.targets.read(index), self.name(index))
 

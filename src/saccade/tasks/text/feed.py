@@ -1,4 +1,4 @@
-"""Batches of texts of like length: the order is a function of seed and epoch, padding goes to the longest alone."""
+"""Batches of texts of similar length, in an order determined by seed and epoch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ from ...data.validation import Validation
 from .data import TextSource
 from .tokens import Reading, Tokens
 
-SHUFFLED = 0x7E87  # keeps the order of batches apart from that of texts
+SHUFFLED = 0x7E87  # separates draws for the order of batches from that of texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthOrder(Order):
-    """The batches of every epoch: texts of one width together, batches in random order.
+    """Sample indices of every batch: texts of equal width together, batches in random order.
 
-    Which texts an epoch leaves out, which of one width share a batch, and when a batch comes are drawn anew each epoch.
+    Dropped texts, the composition of batches, and their order are drawn anew each epoch.
     """
 
-    widths: Tensor = field(compare=False)  # that each text is padded to, N
+    widths: Tensor = field(compare=False)  # padded width of each text, N
 
     def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return which text stands at each place of an epoch; there are no copies."""
+        """Return the text at each position of an epoch; there are no repeats."""
         order = torch.randperm(self.length, generator=generator(self.seed, epoch, ORDER))
         used = min(self.steps * self.batch_size, self.length)
         order = order[:used]
@@ -38,7 +38,7 @@ class LengthOrder(Order):
 
 
 class TokenFeed(Feed):
-    """Texts that lie on the device as tokens."""
+    """Feed of tokenized texts on the device."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TokenFeed(Feed):
         self.order, self.reading, self.device, self.steps = order, reading, device, order.steps
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """Yield rows of tokens, targets and keys."""
+        """Yield token rows, targets and keys."""
         assert self.order is not None
         index, copies = self.order.epoch(epoch)
         keys = sample_keys(self.order.seed, epoch, index, copies)
@@ -67,7 +67,7 @@ class TokenFeed(Feed):
 
 
 class TokenValidation(Validation):
-    """Validation texts, the short ones first, each once over all processes."""
+    """Batches of validation texts, sorted by length, each once over all processes."""
 
     def __init__(
         self,
@@ -96,24 +96,24 @@ class TokenValidation(Validation):
             yield {**rows, "target": self.rows[there], "place": places}
 
     def ready(self) -> None:
-        """Do nothing: the tokens are there."""
+        """Do nothing: tokens are in memory."""
 
     def close(self) -> None:
-        """Do nothing: nobody reads ahead."""
+        """Do nothing: there are no workers."""
 
 
 class KeepTexts:
-    """What makes training batches of rows of tokens: nothing is left to chance."""
+    """The identity expansion of token batches."""
 
     def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:
-        """Return the batch with its target as the truth too."""
+        """Return the batch with `truth`."""
         plain = self.plain({name: part for name, part in batch.items() if name != "key"})
         return {**plain, "truth": batch["target"]}
 
     def plain(self, batch: Batch) -> Batch:
-        """Return the batch as it is."""
+        """Return the batch unchanged."""
         return batch
 
     def after_framing(self) -> Self:
-        """Return the same."""
+        """Return itself."""
         return self

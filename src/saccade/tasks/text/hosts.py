@@ -1,4 +1,4 @@
-"""What tasks share whose models are those of Hugging Face."""
+"""Hosts of tasks whose models are from Hugging Face."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,31 +17,31 @@ from .tokens import Reading, open_tokenizer
 VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"
 )  # fmt: skip
-LONGEST = 1_000_000  # tokens; a tokenizer that says more says nothing
+LONGEST = 1_000_000  # larger limits of a tokenizer mean no limit
 
 
 class TextHosts(Hosts):
-    """Builds a model from a folder or a name on Hugging Face, with its tokenizer.
+    """Builds Hugging Face models with their tokenizers.
 
     Attributes:
-        host_kind: of the mapping of transformers that has to know the model.
+        host_kind: the transformers auto class of supported models.
     """
 
     host_kind: ClassVar[str] = "SEQUENCE_CLASSIFICATION"
 
     @classmethod
     def find_model(cls, name: str) -> str:
-        """Return a folder or a name as it is; it is opened when it is needed."""
+        """Return a folder or name unchanged; it is opened later."""
         return name
 
     @classmethod
     def builds(cls, name: str) -> bool:
-        """Tell that none of its models is one of timm's."""
+        """Return True: no model is from timm."""
         return True
 
     @classmethod
     def describe_model(cls, spec: InputSpec, config: ModelConfig, how: Mapping[str, Any], *, pair: bool) -> int:
-        """Keep a model's configuration and its tokenizer in a spec; return how many tokens it takes."""
+        """Store a model's configuration and tokenizer in a spec; return its maximum length."""
         host = describe_host(config.name, spec.outputs, kind=cls.host_kind)
         tokenizer = describe_tokenizer(config.name, host)
         kinds, limit = host["config"].get("type_vocab_size", 0) or 0, tokenizer["limit"]
@@ -56,19 +56,19 @@ class TextHosts(Hosts):
 
     @classmethod
     def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Build the model; in training, with the weights that settings name."""
-        begins = config.pretrained and not spec.extra.get("scratch")  # a file of weights names no others
+        """Build the model, for training with pretrained weights."""
+        begins = config.pretrained and not spec.extra.get("scratch")  # a file of weights does not refer to others
         return build_host(spec, kind=cls.host_kind, weights=config.name if begins else None)
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse a spec that no text can be read by."""
+        """Refuse an invalid spec."""
         Reading.of(spec)
         read_config(spec, kind=cls.host_kind)
 
 
 def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
-    """Return a model's tokenizer, the token for padding, which `host` is told, and how long a text may be."""
+    """Return a model's tokenizer, padding token (also set in `host`), and maximum length."""
     transformers = import_transformers()
     folder = Path(name).expanduser()
     if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
@@ -95,10 +95,10 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
-    """Return how many tokens of a text a model takes."""
+    """Return a model's maximum number of tokens."""
     places = config.get("max_position_embeddings") or config.get("n_positions") or LONGEST
     if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "xlm-roberta-xl"):
-        places -= int(config.get("pad_token_id") or 0) + 1  # places are counted from the padding's number on
+        places -= int(config.get("pad_token_id") or 0) + 1  # positions start after the padding id
     known = tokenizer.model_max_length
     if type(places) is not int or not isinstance(known, int | float) or not min(places, known) >= 2:
         given = f"the model says it takes {str(places)[:60]} tokens, its tokenizer {str(known)[:60]}"

@@ -1,4 +1,4 @@
-"""How good classes of texts are: accuracy, Matthews' correlation, loss."""
+"""Metrics of text classification: accuracy, Matthews correlation, loss."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from ..metric import GROUP, MetricSpec
 
 
 def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
-    """Return the metrics of texts of so many classes."""
+    """Return the metrics for the given number of classes."""
     return (
         MetricSpec("loss", "loss", larger_is_better=False),
         MetricSpec("accuracy", "accuracy", share=True, chance=1 / max(classes, 1)),
@@ -20,22 +20,22 @@ def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
 
 
 class TextMetrics(LogitMetrics):
-    """Measures classes of texts."""
+    """Metrics of text classification."""
 
     primary = right = "accuracy"
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
-        """Return loss, accuracy and Matthews' correlation."""
+        """Return loss, accuracy and Matthews correlation."""
         return metric_specs(len(spec.outputs))
 
     @classmethod
     def primary_of(cls, spec: InputSpec) -> str:
-        """Return what the set is judged by."""
+        """Return the dataset's primary metric."""
         return str(spec.extra.get("metric", cls.primary))
 
     def scores(self) -> dict[str, Tensor]:
-        """Return loss and rightness of each text, and its class beside the answer, of which a confusion is counted."""
+        """Return loss and correctness of each text, and pairs of class and prediction."""
         return {
             "loss": F.cross_entropy(self.logits, self.labels, reduction="none"),
             "accuracy": (self.answers == self.labels).to(torch.uint8),
@@ -45,7 +45,7 @@ class TextMetrics(LogitMetrics):
 
 
 def matthews(pairs: np.ndarray) -> float:
-    """Return Matthews' correlation of classes and answers, N, 2; of several classes its form R_K; 0 where undefined."""
+    """Return the Matthews correlation of classes and predictions, N, 2 (R_K for several classes); 0 if undefined."""
     if not len(pairs):
         return 0.0
     count = int(pairs.max()) + 1

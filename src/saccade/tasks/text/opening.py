@@ -1,4 +1,4 @@
-"""A text classifier of Hugging Face with its own weights and classes, opened as it is."""
+"""Open a trained Hugging Face text classifier."""
 
 import os
 from pathlib import Path
@@ -14,14 +14,14 @@ from ..huggingface import build_host, explained, quietly, safe
 from .hosts import TextHosts
 from .task import ClassifyText
 
-ARCHITECTURE = "ForSequenceClassification"  # the end of the name of one that has been trained to classify
-ONE_LABEL = (None, "single_label_classification")  # a configuration's `problem_type` for one class of several
-# What a spec says of images, of which there are none.
+ARCHITECTURE = "ForSequenceClassification"  # suffix of architectures of trained classifiers
+ONE_LABEL = (None, "single_label_classification")  # `problem_type` of single-label classifiers
+# A spec's image settings, which are not used.
 IMAGES: dict[str, Any] = {"in_chans": 3, "img_size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}
 
 
 def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
-    """Build a trained text classifier with its tokenizer and plug-ins, in evaluation mode; no code of its folder runs.
+    """Build a trained text classifier with tokenizer and plug-ins, in evaluation mode, without remote code.
 
     Args:
         target: `hf:` and a folder that `save_pretrained` wrote, or a name on Hugging Face.
@@ -45,7 +45,7 @@ def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
 
 
 def _classes(target: str, config: Any) -> tuple[str, ...]:
-    """Return the names of a configuration's classes; refuse it where one of several is not what the model tells."""
+    """Return the class names of a configuration; refuse models that are not single-label classifiers."""
     named = getattr(config, "architectures", None) or ()
     trained = [str(one) for one in named] if isinstance(named, list | tuple) else [f"architectures = {named!r}"[:60]]
     if not any(one.endswith(ARCHITECTURE) for one in trained):

@@ -1,4 +1,4 @@
-"""How classes of texts are shown: each class of a run, and the texts that are farthest off."""
+"""Presenter of text classification: classes and worst texts of a run."""
 
 import numpy as np
 
@@ -9,22 +9,22 @@ from ..metric import PLACE, MetricSpec
 from ..page import Shown
 from .data import TextSource
 
-TEXTS = 30  # that are shown
-CHARS = 400  # of each
+TEXTS = 30  # most texts shown
+CHARS = 400  # most characters of each
 
 
 class TextPresenter(ClassPresenter):
-    """Shows classes of texts."""
+    """Presents classes of texts."""
 
     def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
-        """Return the interval over texts of what is no mean of them."""
+        """Return the interval over texts of metrics with a statistic."""
         ends, usual = shown.interval(spec), super().remark(shown, spec)
         if ends is None:
             return usual
         return f"95% interval over texts {ends[0]:.3f} to {ends[1]:.3f}; chance: {spec.chance:g}"
 
     def sections(self, shown: Shown) -> list[Section]:
-        """Return the classes and the worst texts."""
+        """Return sections on classes and the worst texts."""
         if "label" not in shown.predictions:
             return []
         return [_classes(shown), _worst(shown)]

@@ -1,4 +1,4 @@
-"""Texts and their classes, and what the spec keeps of them."""
+"""Reader of text datasets."""
 
 from ...data.open import Data
 from ...data.spec import InputSpec
@@ -16,7 +16,7 @@ METRICS = ("accuracy", "matthews")
 class TextReader(Reader):
     """Reads texts."""
 
-    reads = "text"  # lists are left to the tasks on images: texts are asked for with --task text
+    reads = "text"  # lists are not claimed; text requires --task text
     read_by = ("text", "pair", "label", "dev")
 
     def read_table(self, table: Table) -> Targets:
@@ -24,11 +24,11 @@ class TextReader(Reader):
         raise table.refuse("what the task text reads, which is no list of images; `saccade train` checks texts itself")
 
     def open(self, config: DataConfig) -> Data:
-        """Open texts and their classes."""
+        """Open texts and classes."""
         return open_texts(config, self.options)
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Keep what the set is judged by, which columns its texts were in, the model's configuration and tokenizer."""
+        """Store the primary metric, the text columns, and the model's configuration and tokenizer."""
         assert isinstance(data.train, TextSource)
         targets = data.train.targets
         assert isinstance(targets, TextTargets)
@@ -39,7 +39,7 @@ class TextReader(Reader):
             raise ConfigError(f"max_length = {most} was given; {model.name} takes texts of at most {limit} tokens")
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse a spec that no text can be read by."""
+        """Refuse an invalid spec."""
         if spec.extra.get("metric") not in METRICS:
             raise ValueError(f"its spec is judged by none of {', '.join(METRICS)}")
         columns = spec.extra.get("columns")

@@ -1,4 +1,4 @@
-"""Open a set of texts: GLUE's layouts, or any table with named columns."""
+"""Open text datasets: GLUE's layouts, or tables with named columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ...support.wording import is_number
 from .data import TextSource, TextTargets
 from .tables import COLA, ENDINGS, Columns, find_column, open_hub, open_saved, part_of, read_columns
 
-# What columns are called, in GLUE and elsewhere: pairs first, since one of them may be called as single texts are.
+# Column names, in GLUE and elsewhere; pairs first, since one of their columns may have a name of single texts.
 PAIRS = (
     ("sentence1", "sentence2"),
     ("question1", "question2"),
@@ -28,8 +28,8 @@ PAIRS = (
 )
 SINGLE = ("sentence", "text")
 LABELS = ("label", "gold_label", "quality", "is_duplicate", "class", "target")
-UNLABELLED = ("", "-", "-1")  # GLUE marks a pair without a gold label by a dash, Hugging Face by -1
-MATCHED = "matched"  # of MNLI's two development sets
+UNLABELLED = ("", "-", "-1")  # missing labels in GLUE ("-") and on Hugging Face (-1)
+MATCHED = "matched"  # the default one of MNLI's two development sets
 COLA_NAMES = {"0": "unacceptable", "1": "acceptable"}
 
 
@@ -37,18 +37,18 @@ COLA_NAMES = {"0": "unacceptable", "1": "acceptable"}
 class TextOptions:
     """Options of `--task text`."""
 
-    text: str | None = None  # the column of the texts; found by its name if not given
-    pair: str | None = None  # the column of the second texts; found by its name if neither is given
-    label: str | None = None  # the column of the classes; found by its name if not given
-    # what a run is judged by: "accuracy", "matthews", or "auto", which is matthews for CoLA
+    text: str | None = None  # column of texts; default: by name
+    pair: str | None = None  # column of second texts; default: by name, if neither is given
+    label: str | None = None  # column of classes; default: by name
+    # primary metric: "accuracy", "matthews", or "auto" (matthews for CoLA)
     metric: Literal["auto", "accuracy", "matthews"] = "auto"
-    dev: str = MATCHED  # which of several development sets to validate on, such as MNLI's "matched" and "mismatched"
-    max_length: int | None = None  # tokens of a text at most; as many as the model takes if not given
-    truncate: bool = False  # cut longer texts, of a pair the longer one first; otherwise they are refused
-    scratch: bool = False  # begin with random weights, and take no more than its configuration from the model
+    dev: str = MATCHED  # development set to validate on, such as MNLI's "matched" or "mismatched"
+    max_length: int | None = None  # most tokens of a text; default: the model's limit
+    truncate: bool = False  # truncate longer texts (of a pair the longer one first) instead of refusing them
+    scratch: bool = False  # start from random weights, using only the model's configuration
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse invalid values."""
         if self.max_length is not None and self.max_length < 8:
             raise ValueError(f"max_length = {self.max_length} was given; it is 8 tokens or more")
         if self.pair is not None and self.text is None:
@@ -56,7 +56,7 @@ class TextOptions:
 
 
 def open_texts(config: DataConfig, options: TextOptions) -> Data:
-    """Open the texts that settings name, with the same ones held out as in an earlier run."""
+    """Open the dataset of the settings, with a reproducible split."""
     if not config.path:
         raise ValueError("no texts were given; name a folder with train.tsv and dev.tsv, or a .csv, .tsv, .jsonl file")
     train, val, notes = _parts(config.path, options)
@@ -82,7 +82,7 @@ def open_texts(config: DataConfig, options: TextOptions) -> Data:
 
 
 def find_columns(columns: Columns, options: TextOptions, *, where: str) -> tuple[str, ...]:
-    """Return the names of the one or two columns of texts."""
+    """Return the names of the one or two text columns."""
     known = {name.strip().lower(): name for name in columns}
     given = [name for name in (options.text, options.pair) if name is not None]
     missing = [name for name in given if name.lower() not in known]
@@ -125,7 +125,7 @@ def _parts(spec: str, options: TextOptions) -> tuple[Columns, Columns | None, li
 
 
 def _roles(names: list[str], options: TextOptions, where: str) -> list[str]:
-    """Return which of some parts trains and, if there is one, which validates."""
+    """Return the training and, if there is one, the validation split."""
     train = [name for name in names if name.lower() in TRAIN]
     if len(train) != 1:
         raise ValueError(
@@ -188,7 +188,7 @@ def _label(columns: Columns, options: TextOptions, where: str) -> str:
 
 
 def _refuse_numbers(classes: tuple[str, ...], count: int, where: str) -> None:
-    """Refuse labels that are numbers to be predicted, as in STS-B."""
+    """Refuse regression targets, as in STS-B."""
     if len(classes) > 20 and len(classes) > count / 10 and all(is_number(name) for name in classes):
         raise ValueError(
             f"{where} has {len(classes)} different numbers for labels of {count} texts; they are no classes. Texts are "

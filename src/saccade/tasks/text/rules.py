@@ -1,4 +1,4 @@
-"""Settings that text classification decides."""
+"""Rules of text classification on settings."""
 
 from ..rules import own, refused, without_images
 

@@ -1,4 +1,4 @@
-"""Columns of texts from files: TSV as GLUE has it, CSV, JSON lines, Parquet, and sets of Hugging Face."""
+"""Tables of texts: GLUE's TSV, CSV, JSON lines, Parquet, and Hugging Face datasets."""
 
 import csv
 import json
@@ -9,14 +9,14 @@ from typing import Any
 from ...data.table import find_delimiter, import_extra
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
-COLA = ("source", "label", "mark", "sentence")  # of CoLA's files, which name no columns
-MOST = 2**24  # characters of a cell
+COLA = ("source", "label", "mark", "sentence")  # columns of CoLA's files, which have no header
+MOST = 2**24  # most characters of a cell
 
 Columns = dict[str, list[str]]
 
 
 def read_columns(path: Path) -> Columns:
-    """Return the columns of a file as texts by name; a missing value is an empty text."""
+    """Read a file's columns as text by name; missing values are empty."""
     kind = path.suffix.lower()
     if kind not in ENDINGS:
         raise ValueError(f"{path} is a file of unknown kind; texts are read from {', '.join(ENDINGS)} files")
@@ -31,19 +31,19 @@ def read_columns(path: Path) -> Columns:
 
 
 def find_column(columns: Columns, names: Sequence[str]) -> str | None:
-    """Return the column that has the first of some names, in capitals or not; None if there is none."""
+    """Return the column with the first of some names, ignoring case; None if there is none."""
     known = {name.strip().lower(): name for name in columns}
     return next((known[name] for name in names if name in known), None)
 
 
 def part_of(columns: Columns, split: Sequence[str], parts: Sequence[str]) -> Columns:
-    """Return the rows of columns that a column of parts, `split`, puts into one of some parts."""
+    """Return the rows whose column `split` has one of the given values."""
     rows = [row for row, part in enumerate(split) if part in parts]
     return {name: [cells[row] for row in rows] for name, cells in columns.items()}
 
 
 def of_dataset(dataset: Any) -> Columns:
-    """Return the columns of a set of Hugging Face, classes by their names."""
+    """Return the columns of a Hugging Face dataset, with class names."""
     found: Columns = {}
     for name, feature in dataset.features.items():
         kind = str(getattr(feature, "dtype", ""))
@@ -56,7 +56,7 @@ def of_dataset(dataset: Any) -> Columns:
 
 
 def open_hub(spec: str) -> dict[str, Columns]:
-    """Return the splits of `hf:NAME[:CONFIG]`; the library may download them."""
+    """Open `hf:NAME[:CONFIG]`; the library may download it."""
     name, _, config = spec.partition(":")[2].partition(":")
     if not name:
         raise ValueError(f"{spec!r} names no set; write hf:NAME or hf:NAME:CONFIG, such as hf:nyu-mll/glue:cola")
@@ -64,7 +64,7 @@ def open_hub(spec: str) -> dict[str, Columns]:
 
 
 def open_saved(path: Path) -> dict[str, Columns]:
-    """Return the splits of a folder that `datasets` saved."""
+    """Open a folder saved by `datasets`."""
     return _splits(import_extra("datasets", package="datasets").load_from_disk(str(path)))
 
 
@@ -74,7 +74,7 @@ def _splits(found: Any) -> dict[str, Columns]:
 
 
 def _tsv(path: Path) -> Columns:
-    """Read a TSV file as GLUE writes it: a quote is a letter like others, and only tabs part cells."""
+    """Read a TSV file in GLUE's dialect, without quoting."""
     rows = [line.split("\t") for line in _lines(path)]
     first = [cell.strip() for cell in rows[0]]
     if len(first) == len(COLA) and first[1] in ("0", "1") and first[2] in ("", "*"):
@@ -83,7 +83,7 @@ def _tsv(path: Path) -> Columns:
 
 
 def _csv(path: Path) -> Columns:
-    limit = csv.field_size_limit(MOST)  # of the whole process: other lists keep theirs
+    limit = csv.field_size_limit(MOST)  # a global limit, restored below
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file, delimiter=find_delimiter(file, path), strict=True) if row]
@@ -117,7 +117,7 @@ def _jsonl(path: Path) -> Columns:
             raise ValueError(f"{path}: line {number} is no JSON object; write one object a line: names with values")
         rows.append(row)
     found = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    # Lists and objects are no texts; a column of nothing else is none that could be asked for.
+    # Columns of lists and objects are dropped.
     nested = {name: [isinstance(value, list | dict) for value in values] for name, values in found.items()}
     for name in (name for name, rows_of in nested.items() if any(rows_of) and not all(rows_of)):
         number = nested[name].index(True) + 1
@@ -143,7 +143,7 @@ def _lines(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
-    # Only these end a line: str.splitlines would cut a text at other letters too.
+    # str.splitlines also splits at other characters.
     lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines and not lines[-1] else lines
 

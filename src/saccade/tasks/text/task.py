@@ -1,4 +1,4 @@
-"""One class a text, or a pair of texts."""
+"""Text classification."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ from .rules import RULES
 
 @register_task("text")
 class ClassifyText(Classify):
-    """A model of Hugging Face that sorts texts under cross-entropy.
+    """Text classification with a Hugging Face model and cross-entropy.
 
     Args:
-        model: takes `input_ids`, `attention_mask` and perhaps `token_type_ids`, and returns an object with `logits`.
-        label_smoothing: share of a target spread evenly over all classes.
-        class_weights: how much each class counts, num_classes.
+        model: takes `input_ids`, `attention_mask` and optionally `token_type_ids`; returns an object with `logits`.
+        label_smoothing: label smoothing.
+        class_weights: weight of each class, num_classes.
     """
 
     reader, codec, metrics = TextReader, TextCodec, TextMetrics
@@ -38,6 +38,6 @@ class ClassifyText(Classify):
 
     @classmethod
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
-        """Return the classes' weights and the smoothing, which is done in the loss: texts are not mixed."""
+        """Return class weights and label smoothing, which is part of the loss since texts are not mixed."""
         smoothing = 0.0 if loss is None else loss.smoothing
         return super().arguments(spec, options, loss, counts) | {"label_smoothing": smoothing}

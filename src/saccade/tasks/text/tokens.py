@@ -1,4 +1,4 @@
-"""Texts as tokens: counted once, kept flat, handed out in rows that are padded on the right."""
+"""Tokenized texts, stored flat and returned as right-padded rows."""
 
 import json
 import math
@@ -16,40 +16,40 @@ from ...data.framing import Encoded
 from ...data.source import Sample
 from ...data.spec import InputSpec
 
-# Lengths that rows are padded to: few, so that steps of each can be replayed, and near, so that little is wasted.
+# Padded widths: few, so that steps can be replayed, and dense enough to waste little.
 LADDER = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
-NAMED = 5  # texts that an error names
-GROWTH = 1024  # times that a tokenizer may make a text longer before it is cut into tokens
+NAMED = 5  # most texts listed in an error
+GROWTH = 1024  # largest factor by which a tokenizer's normalizers may lengthen a text
 STEADY = ("Strip", "StripAccents", "Lowercase", "NFC", "Split", "Whitespace", "WhitespaceSplit", "Punctuation")
 GROWS = dict.fromkeys((*STEADY, "Digits", "CharDelimiterSplit", "BertPreTokenizer", "UnicodeScripts"), 1)
 GROWS |= {"NFKC": 18, "NFKD": 18, "NFD": 4}
-TOKENIZER_CHARS = 2**26  # of a tokenizer's description
+TOKENIZER_CHARS = 2**26  # most characters of a serialised tokenizer
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class TextError(ValueError):
-    """Texts that a model cannot be asked about."""
+    """Texts that a model cannot take."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of many texts, one after another."""
+    """The concatenated tokens of many texts."""
 
-    ids: Tensor  # of all texts, int32
-    kinds: Tensor  # 0 for the first text of a pair and 1 for the second, uint8, as many
-    starts: Tensor  # where each text begins, N int64
-    lengths: Tensor  # tokens of each, N int64
-    cut: int = 0  # how many texts were longer and were cut
+    ids: Tensor  # token ids of all texts, int32
+    kinds: Tensor  # token types: 0 for the first text of a pair, 1 for the second, uint8
+    starts: Tensor  # start of each text, N int64
+    lengths: Tensor  # length of each text, N int64
+    cut: int = 0  # number of truncated texts
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def to(self, device: torch.device) -> "Tokens":
-        """Return the same elsewhere; lengths stay where the host reads them too."""
+        """Move to a device; lengths also stay on the host."""
         return Tokens(self.ids.to(device), self.kinds.to(device), self.starts.to(device), self.lengths.to(device))
 
     def rows(self, index: Tensor, width: int, *, pad: int, kinds: bool) -> Batch:
-        """Return texts as rows of a width, B, width, what is missing filled with padding."""
+        """Return texts as padded rows, B, width."""
         column = torch.arange(width, device=self.ids.device)
         there = column < self.lengths[index, None]
         place = torch.where(there, self.starts[index, None] + column, 0)
@@ -61,19 +61,19 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model's texts become tokens; kept in its spec."""
+    """A model's tokenization, stored in its spec."""
 
-    tokenizer: str  # as the library `tokenizers` writes one
-    pad: int  # number of the token that fills rows
-    own_pad: bool  # whether that token has no other meaning
-    limit: int  # tokens of a text at most
-    kinds: bool  # whether the model is told which text of a pair a token is of
-    truncate: bool  # cut longer texts; else they are refused
-    pair: bool  # whether a sample is two texts
+    tokenizer: str  # serialised by the library `tokenizers`
+    pad: int  # id of the padding token
+    own_pad: bool  # whether that token has no other use
+    limit: int  # most tokens of a text
+    kinds: bool  # whether the model takes token types
+    truncate: bool  # truncate longer texts instead of refusing them
+    pair: bool  # whether samples are pairs
 
     @classmethod
     def of(cls, spec: InputSpec) -> "Reading":
-        """Return what a spec says, or raise ValueError: it may be a stranger's."""
+        """Read a spec, which may be untrusted, or raise ValueError."""
         given = spec.extra.get("tokens")
         names = dict(cls.__annotations__)
         if not isinstance(given, dict) or set(given) != set(names):
@@ -86,16 +86,16 @@ class Reading:
         return cls(**given)
 
     def width(self, longest: int) -> int:
-        """Return the width of rows that hold texts of so many tokens."""
+        """Return the padded width for texts of the given length."""
         step = next((step for step in LADDER if step >= longest), -(-longest // 128) * 128)
         return max(min(step, self.limit), longest)
 
     def encode(self, texts: Sequence[tuple[str, ...]], *, names: Sequence[str] | None = None) -> Tokens:
-        """Turn texts into tokens.
+        """Tokenize texts.
 
         Args:
-            texts: one or two a sample.
-            names: what errors call them; their numbers from 1 if not given.
+            texts: one or two texts a sample.
+            names: names for errors; default: numbers from 1.
         """
         wrong = next((n for n, one in enumerate(texts) if len(one) != 1 + self.pair), None)
         called = names or [f"text {number + 1}" for number in range(len(texts))]
@@ -106,7 +106,7 @@ class Reading:
             _require_letters(name, one)
         made = open_tokenizer(self.tokenizer)
         added = made.num_special_tokens_to_add(self.pair)
-        if self.pair and not added:  # a tokenizer that has nothing to set between two texts
+        if self.pair and not added:  # a tokenizer without separator tokens
             texts = [("\n".join(one),) for one in texts]
         found = _encode(made, texts)
         lengths = np.array([len(one.ids) for one in found], dtype=np.int64)
@@ -150,7 +150,7 @@ class Reading:
 
 
 def _require_letters(name: str, texts: tuple[str, ...]) -> None:
-    """Refuse halves of letters, which JSON can write, or which stand for bytes that are no UTF-8."""
+    """Refuse surrogates, from JSON or undecodable bytes."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
@@ -159,7 +159,7 @@ def _require_letters(name: str, texts: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Makes tensors of single samples, for those who read one at a time: evaluate, predict, serve."""
+    """Encodes single texts, for evaluate, predict and serve."""
 
     reading: Reading
 
@@ -173,7 +173,7 @@ class TextEncoder:
         return found
 
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
-        """Return texts as rows of one width."""
+        """Collate texts to padded rows."""
         lengths = torch.tensor([len(sample["ids"]) for sample in samples])
         ids, kinds = (torch.cat([sample[name] for sample in samples]) for name in ("ids", "kinds"))
         tokens = Tokens(ids, kinds, lengths.cumsum(0) - lengths, lengths)
@@ -185,10 +185,10 @@ class TextEncoder:
 
 
 def _encode(made: Any, texts: Sequence[tuple[str, ...]]) -> list[Any]:
-    """Turn texts into tokens, or say that the tokenizer cannot: it may be a stranger's."""
+    """Tokenize texts; failures of the tokenizer, which may be untrusted, become readable errors."""
     try:
         found: list[Any] = made.encode_batch([one[0] if len(one) == 1 else one for one in texts])
-    except BaseException as error:  # the library raises plain Exception, and panics where a pattern never ends
+    except BaseException as error:  # the library raises Exception, and panics on endless patterns
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise TextError(f"the tokenizer fails on these texts ({str(error)[:200]}); give the model's own") from None
@@ -198,7 +198,7 @@ def _encode(made: Any, texts: Sequence[tuple[str, ...]]) -> list[Any]:
 
 
 def _growth(part: Any) -> int:
-    """Return how many times as long a description of normalizers or of what follows them can make a text."""
+    """Return the factor by which serialised normalizers or pre-tokenizers can lengthen a text."""
     if isinstance(part, list):
         return math.prod(_growth(one) for one in part)
     if not isinstance(part, dict):
@@ -215,14 +215,14 @@ def _growth(part: Any) -> int:
 
 @lru_cache(maxsize=8)
 def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
-    """Return a tokenizer from its description; with a limit, one that cuts."""
+    """Load a serialised tokenizer; with a limit, one that truncates."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ImportError(f"texts need {error.name}; install it with pip install 'saccade[hf]'") from None
     try:
         made = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # the library raises Exception
         raise ValueError(f"the tokenizer cannot be read: {str(error)[:200]}") from None
     parts = [part.__getstate__() for part in (made.normalizer, made.pre_tokenizer) if part is not None]
     if _growth([json.loads(part) for part in parts]) > GROWTH:

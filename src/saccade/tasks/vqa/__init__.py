@@ -1,4 +1,4 @@
-"""Questions about images."""
+"""Visual question answering."""
 
 from .task import AnswerQuestions
 

@@ -1,4 +1,4 @@
-"""Questions about images with answers of which several may be right, each by a share."""
+"""Sources and targets of visual question answering, with soft scores of answers."""
 
 import hashlib
 import math
@@ -20,32 +20,32 @@ from ..text.tables import Columns, find_column, part_of, read_columns
 
 QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")
 MARK, SCORE = "|", "="
-AGREED = 3  # of VQAv2's ten people: an answer that so many gave is wholly right
+AGREED = 3  # of VQAv2's ten annotators: an answer given by this many is fully correct
 
 
 @dataclass(frozen=True)
 class VqaOptions:
     """Options of `--task vqa`."""
 
-    answers: int = 3129  # how many of the most frequent training answers a model may give
-    max_length: int | None = None  # tokens of a question; as many as the model takes if not given
-    truncate: bool = False  # cut longer questions; otherwise they are refused
-    scratch: bool = False  # begin with random weights
+    answers: int = 3129  # number of the most frequent training answers that are the outputs
+    max_length: int | None = None  # most tokens of a question; default: the model's limit
+    truncate: bool = False  # truncate longer questions instead of refusing them
+    scratch: bool = False  # start from random weights
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse invalid values."""
         if self.answers < 2:
             raise ValueError(f"answers = {self.answers} was given; there are 2 or more")
 
 
 @dataclass(frozen=True)
 class AnswerTargets(Targets):
-    """How right each answer is: rows are N, answers, float32 from 0 to 1."""
+    """Soft scores of answers: rows are N, answers, float32 from 0 to 1."""
 
     task = "vqa"
     noun = "answers"
 
-    how: tuple[tuple[str, object], ...] = ()  # what the task's options say of questions
+    how: tuple[tuple[str, object], ...] = ()  # options for tokenization
 
     def require(self, where: str) -> None:
         """Refuse fewer than two answers."""
@@ -53,21 +53,21 @@ class AnswerTargets(Targets):
             raise ValueError(f"{where} has {len(self.outputs)} answer; questions need two or more that can be given")
 
     def describe(self, index: int) -> str:
-        """Return the answers of a sample, the rightest first."""
+        """Return the answers of a sample, best first."""
         order = np.argsort(-self.rows[index], kind="stable")[:3]
         return ", ".join(self.outputs[n] for n in order if self.rows[index, n] > 0) or "none that can be given"
 
     def counts(self) -> np.ndarray:
-        """Return how many samples each answer is right for."""
+        """Return the number of samples for which each answer is correct."""
         return (self.rows > 0).sum(0, dtype=np.int64)
 
     def alone(self) -> list[str]:
-        """Return nothing: rare answers are left to training."""
+        """Return nothing, since rare answers are allowed."""
         return []
 
 
 class QuestionSource(FileSource):
-    """Images in files with a question each; of one image there may be many."""
+    """Image files with one question each; images may repeat."""
 
     questions: list[str]
 
@@ -79,7 +79,7 @@ class QuestionSource(FileSource):
         return part
 
     def sample(self, index: int) -> Sample:
-        """Return all of a sample, or raise BadSample."""
+        """Return a sample, or raise BadSample."""
         inputs = {"image": self.read(index), "text": self.questions[index]}
         return Sample(inputs, self.targets.read(index), self.name(index))
 
@@ -92,7 +92,7 @@ class QuestionSource(FileSource):
 
 
 def open_questions(config: DataConfig, options: VqaOptions) -> Data:
-    """Open questions about images: a table with image (relative to it), question, answer and perhaps split."""
+    """Open a table with the columns image (relative path), question, answer and optionally split."""
     if not config.path:
         raise ValueError("no questions were given; name a .csv, .tsv, .jsonl or .parquet file: image, question, answer")
     path = Path(config.path).expanduser()
@@ -117,7 +117,7 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
 
 
 def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:
-    """Return image and question of every row of a table, or say which has none."""
+    """Return image and question of every row, or raise an error that names the row without."""
     images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
     for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
         if not image or not question:
@@ -126,10 +126,10 @@ def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:
 
 
 def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
-    """Return the answers of a cell with how right each is.
+    """Return the answers of a cell with their scores.
 
-    One answer is wholly right. Several, parted by `|`, are what people said, and each is worth a third of how often it
-    was said, at most one, as in VQAv2; or each has its worth behind it: `yes=1|maybe=0.3`.
+    A single answer has score 1. Several, separated by `|`, are annotators' answers with the score count / 3, at most 1,
+    as in VQAv2; or have explicit scores: `yes=1|maybe=0.3`.
     """
     given = [part.strip().lower() for part in cell.split(MARK) if part.strip()]
     if not given:

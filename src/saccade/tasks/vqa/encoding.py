@@ -1,4 +1,4 @@
-"""Images and questions as tensors: of samples, of batches, and packed as one tensor for those who ask a model."""
+"""Encoding of images and questions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from ..text.tokens import Reading
 
 @dataclass(frozen=True)
 class QuestionEncoder:
-    """Makes tensors of an image and a question: the whole image made square, the question in a row of fixed width."""
+    """Encodes a letterboxed image, and a question padded to a fixed width."""
 
     framing: Framing
     reading: Reading
@@ -36,26 +36,26 @@ class QuestionEncoder:
         return found
 
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
-        """Return samples as a batch."""
+        """Collate samples into a batch."""
         return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 @dataclass(frozen=True)
 class NormalizeImages(KeepTexts):
-    """Makes training batches of bytes and tokens: nothing is left to chance."""
+    """Normalises images of a batch, without augmentation."""
 
     normalize: Normalize
 
     def plain(self, batch: Batch) -> Batch:
-        """Return the batch as a model is asked about it."""
+        """Return the batch for validation."""
         return {**batch, "image": self.normalize(batch["image"])}
 
 
 def embed_whole(embeddings: Any, images: Tensor) -> Tensor | None:
-    """Return ViLT's embeddings of whole normalised images of one size: B, 1 + N, C, in the order of rows and columns.
+    """Return ViLT's embeddings of normalised images of one size, B, 1 + N, C, in row-major order.
 
-    ViLT itself draws the order of patches anew each time, which changes no answer and can be neither traced nor
-    compiled. None where its configuration asks for some of the patches only, which is left to it.
+    ViLT itself shuffles patches, which does not change its output but can be neither traced nor compiled. None if its
+    configuration samples a subset of patches.
     """
     patches: Tensor = embeddings.patch_embeddings(images)  # B, C, h, w
     height, width = patches.shape[2:]
@@ -66,6 +66,6 @@ def embed_whole(embeddings: Any, images: Tensor) -> Tensor | None:
     side = embeddings.config.image_size // embeddings.config.patch_size
     grid = place[:, 1:].mT.unflatten(2, (side, side))
     grid = F.interpolate(grid, size=(height, width), mode="bilinear", align_corners=True)
-    # Not len(images), which a traced graph would take for a constant.
+    # Not len(images), which tracing makes a constant.
     first = (embeddings.cls_token + place[:, :1]).expand(images.shape[0], -1, -1)
     return embeddings.dropout(torch.cat([first, (patches + grid).flatten(2).mT], dim=1))

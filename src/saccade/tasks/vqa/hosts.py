@@ -1,4 +1,4 @@
-"""Models of Hugging Face that read a question and an image."""
+"""Hugging Face models for visual question answering."""
 
 from ..text.hosts import TextHosts
 

@@ -1,4 +1,4 @@
-"""What answers to questions are worth."""
+"""Metrics of visual question answering."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ METRICS = (
 
 
 class QuestionMetrics(Metrics):
-    """Collects what answers are worth."""
+    """Collects the scores of predicted answers."""
 
     primary = "score"
 
@@ -25,16 +25,16 @@ class QuestionMetrics(Metrics):
         return METRICS
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return loss and worth of each sample, B, and the answer given."""
+        """Return loss and score of each sample, B, and the predicted answer."""
         logits, shares = answers["output"], batch["target"].float()
         losses = F.binary_cross_entropy_with_logits(logits, shares, reduction="none").sum(1)
-        return {"loss": losses, "score": worth(logits, shares), "answer": logits.argmax(1)}
+        return {"loss": losses, "score": answer_scores(logits, shares), "answer": logits.argmax(1)}
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return the answers given."""
+        """Return the predicted answers."""
         return {name: self.columns[name] for name in (PLACE, "answer", "score", "loss")}
 
 
-def worth(logits: Tensor, shares: Tensor) -> Tensor:
-    """Return how right the likeliest answers are, B."""
+def answer_scores(logits: Tensor, shares: Tensor) -> Tensor:
+    """Return the soft scores of the predicted answers, B."""
     return shares.gather(1, logits.argmax(1, keepdim=True)).squeeze(1)

@@ -1,9 +1,9 @@
-"""How answers to questions are shown."""
+"""Presenter of visual question answering."""
 
 from ..classification.presenter import OneOfPresenter
 
 
 class QuestionPresenter(OneOfPresenter):
-    """Shows the likeliest answers."""
+    """Presents the most probable answers."""
 
     outputs_key = "answers"

@@ -1,4 +1,4 @@
-"""Questions about images and their answers, and what the spec keeps of them."""
+"""Reader of visual question answering."""
 
 from ...data.open import Data
 from ...data.spec import InputSpec
@@ -19,8 +19,8 @@ class QuestionReader(Reader):
         return open_questions(config, self.options)
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
-        """Keep the model's configuration and its tokenizer."""
+        """Store the model's configuration and tokenizer."""
         targets = data.val.targets
         assert isinstance(targets, AnswerTargets)
         QuestionHosts.describe_model(spec, model, dict(targets.how), pair=False)
-        spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
+        spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as in ViLT's image processor

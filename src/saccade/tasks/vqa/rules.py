@@ -1,4 +1,4 @@
-"""Settings that visual question answering decides."""
+"""Rules of visual question answering on settings."""
 
 from ..rules import own, refused, without_images
 

@@ -1,4 +1,4 @@
-"""Questions about images, answered with one of the answers that training knows."""
+"""Visual question answering as classification over training answers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from ..registering import register_task
 from .codec import QuestionCodec
 from .data import VqaOptions
 from .hosts import QuestionHosts
-from .metrics import QuestionMetrics, worth
+from .metrics import QuestionMetrics, answer_scores
 from .presenter import QuestionPresenter
 from .reader import QuestionReader
 from .rules import RULES
@@ -22,10 +22,10 @@ from .rules import RULES
 
 @register_task("vqa")
 class AnswerQuestions(OneOf):
-    """A model of Hugging Face that reads a question and an image, such as ViLT, under binary cross-entropy.
+    """Visual question answering with a Hugging Face model, such as ViLT, and binary cross-entropy.
 
     Args:
-        model: takes tokens and `pixel_values`, and returns an object with `logits`, B, answers.
+        model: takes tokens and `pixel_values`; returns an object with `logits`, B, answers.
     """
 
     reader, codec, metrics = QuestionReader, QuestionCodec, QuestionMetrics
@@ -39,7 +39,7 @@ class AnswerQuestions(OneOf):
     # In training
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
-        """Answer and compare: binary cross-entropy, summed over answers, as ViLT is trained."""
+        """Compute the binary cross-entropy, summed over answers, as for ViLT."""
         self.refuse_draws(draws)
         logits = read_logits(self.ask(batch))
         if "target" not in batch:
@@ -49,5 +49,5 @@ class AnswerQuestions(OneOf):
         return {"loss": loss, "output": logits}
 
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
-        """Return what the answers given are worth."""
-        return (worth(result["output"], batch["truth"]).sum(),)
+        """Return the summed scores of the predicted answers."""
+        return (answer_scores(result["output"], batch["truth"]).sum(),)
