@@ -20,7 +20,7 @@ import torch
 from saccade.comparison.plan import planning
 from saccade.comparison.plan.budget import Pace
 from saccade.comparison.run import schedule
-from saccade.comparison.run.schedule import Clock, Job, Watch
+from saccade.comparison.run.schedule import Job, RunScheduler, Watch
 from saccade.comparison.run.worker import Outcome, train_run
 from saccade.data.feed import Batch
 from saccade.data.kept import EncodedFeed
@@ -45,7 +45,11 @@ def share_processes(count: int) -> None:
     spawning = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=spawning, initializer=_end_with, initargs=(os.getpid(),))
 
-    def run_in_pool(jobs: Sequence[Job], watch: Watch, clock: Clock | None = None) -> dict[tuple[str, int], Outcome]:  # noqa: ARG001
+    def run_in_pool(
+        jobs: Sequence[Job],
+        watch: Watch,
+        clock: RunScheduler | None = None,  # noqa: ARG001
+    ) -> dict[tuple[str, int], Outcome]:
         found, waiting = {}, {}
         for job in jobs:
             watch.begin(job, job.path, job.config.schedule.epochs)

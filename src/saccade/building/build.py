@@ -30,7 +30,7 @@ from ..tasks.text.opening import open_hosted
 from .checkpoint import start_from, weights_file
 from .freezing import freeze_all_but_classifier, freeze_lower
 from .pretrained import PREFIX, class_words, find_specification, match_classes, open_timm
-from .transfer import Carrying, start_from_folder
+from .transfer import WeightTransfer, start_from_folder
 
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
 TEACHER_TASKS = (Distillation, TokenLabelling)  # in the place of plain classification
@@ -56,7 +56,7 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
         if kind.hosts.builds(config.name) and config.pretrained and not spec.extra.get("scratch"):
             started = start_from_folder(host, config.name, spec)
         model = kind.hosts.add_head(host, config, spec)
-        carrying = None if started is None else Carrying(started, model, spec)
+        carrying = None if started is None else WeightTransfer(started, model, spec)
         torch.manual_seed(seed + 1)
         for text in config.plugins:
             name, options = parse_plugin(text)

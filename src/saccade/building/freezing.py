@@ -43,7 +43,7 @@ def freeze_lower(model: Any, share: float) -> None:
             named[name].requires_grad_(False)
 
 
-def still(model: nn.Module, *, statistics: bool = False) -> None:
+def freeze_mode(model: nn.Module, *, statistics: bool = False) -> None:
     """Keep what is not trained in evaluation mode, so that no running mean of it moves and nothing is dropped.
 
     Args:

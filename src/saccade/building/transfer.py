@@ -15,7 +15,7 @@ from ..data.split import abbreviate
 from ..models import CheckpointError
 from ..plugins import PLUGINS, attached
 from ..plugins.pretrained import read_folder, recorded_plugins
-from ..plugins.trained import watched
+from ..plugins.trained import note_changed_outputs
 from ..runs.metadata import PLUGIN_TEXT
 from ..settings import ConfigError
 from ..settings.registry import option_defaults, option_hints, parse_options
@@ -27,7 +27,7 @@ from .classes import Classes, class_rows, heads_of, within
 SHOWN = 200  # characters of a plug-in's text in notes
 
 
-class Carrying:
+class WeightTransfer:
     """Fills what is put on a model that was started from a file, and says what has no counterpart.
 
     Args:
@@ -57,7 +57,7 @@ class Carrying:
         had = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
         # The features that were trained are those with the plug-in, if the file has it.
         own = self.started.own_classes
-        with watched(self.model, text, shape, said.append, classifier=own, features=had is None):
+        with note_changed_outputs(self.model, text, shape, said.append, classifier=own, features=had is None):
             yield
         known = {id(value) for value in before.values()}
         brought = {key: value for key, value in self._tensors().items() if id(value) not in known}

@@ -1,4 +1,4 @@
-"""A process that trains for a comparison: its GPU wakes while the rest is imported."""
+"""Entry point of worker processes; the GPU is initialised during imports."""
 
 import os
 import sys
@@ -10,9 +10,9 @@ from ..support.spawning import VISIBLE
 
 
 def main() -> int:
-    """Be a worker."""
+    """Run a worker."""
     with quick_imports():
-        import torch  # before there is another thread: modules are not to be imported by two at once
+        import torch  # before the thread starts, since imports must not run concurrently
 
         if os.environ.get(VISIBLE) and torch.cuda.is_available():
             threading.Thread(target=wake, daemon=True).start()
@@ -22,12 +22,12 @@ def main() -> int:
 
 
 def wake() -> None:
-    """Load what steps of most models need; what fails here fails again where it is told."""
+    """Load libraries that most models need; errors are reported later."""
     import torch
     import torch.nn.functional as F
 
     with suppress(Exception):
-        torch.rand(64, 64).erfinv() @ torch.rand(64, 64)  # the CPU has libraries, too
+        torch.rand(64, 64).erfinv() @ torch.rand(64, 64)  # loads CPU libraries
         weights = [torch.ones(64, *shape, device="cuda", requires_grad=True) for shape in ((3, 4, 4), (64,), ())]
         conv, linear, scale = weights
         with torch.autocast("cuda", torch.bfloat16):

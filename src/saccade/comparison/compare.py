@@ -1,4 +1,4 @@
-"""Which of several arms helps on your images, with everything else held equal."""
+"""Compare training arms under equal conditions."""
 
 import signal
 import tempfile
@@ -27,7 +27,7 @@ from .plan.plan import Note, Plan
 from .plan.planning import Planner
 from .plan.ready import Ready
 from .plan.request import Request
-from .run.clock import Clock, Job, said_seeds
+from .run.clock import Job, RunScheduler, describe_seeds
 from .run.folder import is_finished
 from .run.processes import ask
 from .run.schedule import Watch, run_jobs
@@ -68,47 +68,45 @@ def compare(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Comparison:
-    """Train every arm with every seed, all else held equal, and say which arm helps.
+    """Train every arm with every seed under equal conditions, and report which arms help.
 
-    Can be stopped at any point and called again: finished runs are kept, a half-finished one is resumed, and arms and
+    An interrupted comparison can be called again: finished runs are kept, unfinished ones are resumed, and arms and
     seeds can be added.
 
     Args:
-        data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
+        data: image folder, list, array file or shards (see `open_data`); default: the bundled dataset.
         arms: "base", plug-ins and settings: "broadcast", "drloc:weight=0.3+lr=0.003", "name:=model=glnet_stl".
-        seeds: how many, or which; 5 if not given, with a budget as many as it is enough for.
-        columns: of a list, which are read as what, as for `train`.
-        task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
-            layout says if not given.
-        model: of all arms, unless they say otherwise.
-        pretrained: start from timm's weights of the model.
-        checkpoint: weights to start from: a run, or a file of them.
-        group: column of a list; samples that have the same in it are never on both sides of a split.
-        folds: cut the training samples into so many parts and validate on each in turn, where they are too few for one
-            held-out part; the set's own validation samples are left alone.
-        repeats: how many ways to cut them.
+        seeds: number of seeds, or a list; default: 5, or as many as fit into the budget.
+        columns: column mapping of a list, as for `train`.
+        task: "classify", "multilabel", "regress", ..., with options such as "multilabel:loss=asymmetric"; default:
+            determined by the data's layout.
+        model: model of all arms that do not override it.
+        pretrained: start from timm's pretrained weights of the model.
+        checkpoint: initial weights: a run or a file.
+        group: column of a list; samples with the same value are never split between training and validation.
+        folds: number of cross-validation folds of the training samples; the dataset's validation samples are not used.
+        repeats: number of different splits into folds.
         recipe, epochs, batch_size, lr, img_size: likewise.
-        out: the comparison's folder; one under `runs` named by what is asked if not given.
-        settings: of all arms, by dotted name.
-        metric: one that the task measures, or any number that runs end with; the one that runs are judged by if not
+        out: folder of the comparison; default: one under `runs`, named by the request.
+        settings: settings of all arms, by dotted name.
+        metric: metric to compare: one of the task, or any final number of runs; default: the primary metric.
+        larger_is_better: required for numbers that the task does not describe.
+        margin: largest irrelevant difference, for the verdict "no difference".
+        budget: time budget, such as "30m": epochs are reduced to fit; model, image size and seeds are chosen unless
             given.
-        larger_is_better: needed for numbers that the task does not describe.
-        margin: a difference too small to matter, for the verdict "no difference".
-        budget: time that all of it may take, such as "30m": epochs are reduced to fit; model, image size and seeds are
-            chosen where none is named.
-        since: when that time began, on the monotonic clock; now if not given.
-        tune: time for each arm, such as "5m", in which its rate, weight decay and strength of augmentation are sought
-            on a part of the training samples before the comparison.
-        parallel: runs side by side, each in a process of its own; one a GPU by default, and one on a CPU.
-        device: cpu, cuda, cuda:1, ...; all GPUs if there are any.
+        since: start of the budget, by `time.monotonic`; default: now.
+        tune: time for tuning each arm, such as "5m": learning rate, weight decay and augmentation strength are searched
+            on a part of the training samples.
+        parallel: number of parallel runs, each in its own process; default: one per GPU, one on a CPU.
+        device: cpu, cuda, cuda:1, ...; default: all GPUs, if there are any.
         kernels: as for `train`, in all arms.
-        seeds_fixed: speak about these very trainings alone, which allows a single seed.
-        paired: False takes runs of one seed for unrelated.
-        overwrite: let this take the place of another comparison in the folder.
+        seeds_fixed: restrict conclusions to these trainings, which allows a single seed.
+        paired: False treats runs of the same seed as independent.
+        overwrite: replace another comparison in the folder.
         quiet: print nothing.
 
     Returns:
-        What was found; also written to the folder as result.json, result.md (with the plan) and report.html.
+        The result, which is also written to the folder as result.json, result.md (with the plan) and report.html.
     """
     planner = Planner(
         Request(
@@ -153,11 +151,11 @@ def compare(
         jobs = [job for job in ready.jobs if not is_finished(job.path)]
         primary = ready.question.metrics.get(ready.question.primary)
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
-        clock = Clock(jobs, planner.limits(ready), len(planner.crew.workers))
+        clock = RunScheduler(jobs, planner.limits(ready), len(planner.crew.workers))
         try:
-            cache = planner.cache if ready.cut is None else None  # folds are sets of their own, too many to keep
+            cache = planner.cache if ready.cut is None else None  # folds are separate datasets, too many to cache
             outcomes = run_jobs(jobs, planner.crew, watch, clock, cache)
-        except Interrupted as stopped:  # it is the whole comparison that is resumed
+        except Interrupted as stopped:  # the whole comparison is resumed
             raise Interrupted(stopped.number, folder.path) from None
         run = {(job.arm, job.seed): job for group in clock.whole.values() for job in group}
         ready = replace(ready, jobs=tuple(run.get((job.arm, job.seed), job) for job in ready.jobs))
@@ -174,7 +172,7 @@ def compare(
 
 
 def _left_out(jobs: Sequence[Job], outcomes: Mapping[tuple[str, int], Outcome]) -> list[Note]:
-    """Return a note on seeds that there was no time for."""
+    """Return a note on seeds dropped for lack of time."""
     seeds = dict.fromkeys(job.seed for job in jobs if (job.arm, job.seed) not in outcomes)
     if not seeds:
         return []
@@ -184,7 +182,7 @@ def _left_out(jobs: Sequence[Job], outcomes: Mapping[tuple[str, int], Outcome]) 
 
 
 def _shortened(ready: Ready) -> list[Note]:
-    """Return a note on seeds whose runs were given fewer epochs than planned."""
+    """Return a note on seeds with fewer epochs than planned."""
     arm = max(ready.plan.arms, key=lambda arm: arm.epochs)
     own = arm.identical_to or arm.name
     found: dict[int, list[int]] = {}
@@ -193,7 +191,7 @@ def _shortened(ready: Ready) -> list[Note]:
             found.setdefault(job.epochs, []).append(job.whole % STRIDE)
     told = []
     for epochs, wholes in found.items():
-        told.append(f"{said_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
+        told.append(f"{describe_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
     if not told:
         return []
     message = f"runs were slower than planned: {', '.join(told)} instead of {arm.epochs}, the same for every arm"
@@ -201,7 +199,7 @@ def _shortened(ready: Ready) -> list[Note]:
 
 
 def _doubts(planner: Planner, ready: Ready) -> list[Note]:
-    """Return warnings of arms that look badly trained; a comparison does not fail for want of them."""
+    """Return warnings on badly trained arms; errors do not fail the comparison."""
     runs = {arm.name: ready.finished(arm.name) for arm in ready.plan.arms if arm.identical_to is None}
     primary = ready.question.primary
     scores: dict[str, float | None] = {}
@@ -215,7 +213,7 @@ def _doubts(planner: Planner, ready: Ready) -> list[Note]:
         notes += _probe(planner, configs, scores, tuned=ready.tuned is not None)
     except Interrupted:
         raise
-    except Exception as error:  # whatever a probe does, the runs are finished
+    except Exception as error:  # probes must not fail a finished comparison
         warnings.warn(f"whether the arms were trained well could not be probed: {error!r}", stacklevel=3)
     return notes
 
@@ -223,7 +221,7 @@ def _doubts(planner: Planner, ready: Ready) -> list[Note]:
 def _probe(
     planner: Planner, configs: Mapping[str, TrainConfig], scores: Mapping[str, float | None], *, tuned: bool
 ) -> list[Note]:
-    """Return what short trainings warn of; a process that trained runs has the samples in memory still."""
+    """Return warnings of probe trainings."""
     folder, until = planner.folder.path, planner.until()
     if not planner.crew.workers:
         return Probes(folder, planner.cache, until).warn(configs, scores, tuned=tuned)
@@ -239,7 +237,7 @@ def _probe(
 
 
 def _report(result: Comparison, source: Source) -> None:
-    """Write the page; a comparison does not fail for want of it."""
+    """Write the page; errors do not fail the comparison."""
     try:
         write_report(result, source)
     except Exception as error:

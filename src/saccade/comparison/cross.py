@@ -1,4 +1,4 @@
-"""How good one way of training is where there are too few samples for a held-out part: over folds, with intervals."""
+"""Cross-validation of one training configuration, with intervals."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -26,25 +26,25 @@ from .plan.request import Request
 from .run.folder import is_finished, slug
 from .run.schedule import Watch, run_jobs
 
-OUT_OF_FOLD = "out_of_fold"  # folder of answers to every sample by trainings without it
+OUT_OF_FOLD = "out_of_fold"  # folder of out-of-fold predictions
 ARM = "base"
-GROUPS = 100  # of samples that are left out in turn, for statistics that are no means
+GROUPS = 100  # groups of the jackknife
 
 
 @dataclass(frozen=True)
 class Validated:
-    """What trainings over folds ended with.
+    """Result of cross-validation.
 
     Attributes:
-        path: the folder, with the runs and their out-of-fold answers.
-        metrics: an estimate with its interval for each number that is measured by sample.
-        specs: what these numbers mean.
-        primary: name of the one that counts.
-        seeds: of the trainings.
-        folds: how many.
-        samples: how many were validated on.
-        seconds: of all trainings.
-        note: how samples were cut.
+        path: folder with the runs and out-of-fold predictions.
+        metrics: estimate with interval for each metric with sample scores.
+        specs: specifications of the metrics.
+        primary: name of the primary metric.
+        seeds: seeds of the trainings.
+        folds: number of folds.
+        samples: number of validated samples.
+        seconds: total duration of the trainings.
+        note: how samples were split.
     """
 
     path: Path
@@ -59,11 +59,11 @@ class Validated:
 
     @property
     def score(self) -> float:
-        """The number that counts."""
+        """Estimate of the primary metric."""
         return self.metrics[self.primary].mean
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the result as JSON text."""
         found = {
             name: {"mean": one.mean, "low": one.low, "high": one.high, "level": one.level}
             for name, one in self.metrics.items()
@@ -73,7 +73,7 @@ class Validated:
         return json.dumps(record, indent=1)
 
     def to_markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the result as Markdown."""
         rows = [
             (spec.words, spec.show(one.mean), " to ".join(spec.show(_inside(x, spec)) for x in (one.low, one.high)))
             for name, one in self.metrics.items()
@@ -98,21 +98,21 @@ def cross_validate(
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Validated:
-    """Train a run's settings anew on folds of its training samples, and say how good that is.
+    """Cross-validate a run's settings on folds of its training samples.
 
-    Can be stopped and called again, as a comparison can. Out-of-fold answers are kept in the folder.
+    An interrupted cross-validation can be called again. Out-of-fold predictions are saved in the folder.
 
     Args:
-        run: a run's folder, or a YAML file of settings or the name of a recipe, with `data`.
-        folds: parts that are validated on in turn.
-        seeds: how many trainings of every fold, or which; two or more tell seeds from samples.
-        repeats: ways to cut the folds.
-        group: column of a list; samples that have the same in it stay together.
-        data: other samples than the run's.
-        out: a folder; beside the run if not given.
-        parallel: runs side by side; one a GPU by default, and one on a CPU.
+        run: run folder; or a YAML file of settings or a recipe's name, with `data`.
+        folds: number of folds.
+        seeds: number of seeds for every fold, or a list; two or more separate the variance of seeds and samples.
+        repeats: number of different splits.
+        group: column of a list; samples with the same value are never split.
+        data: dataset to use instead of the run's.
+        out: output folder; default: beside the run.
+        parallel: number of parallel runs; default: one per GPU, one on a CPU.
         device: cpu, cuda, ...
-        settings: changed ones, by dotted name.
+        settings: changed settings, by dotted name.
         quiet: print nothing.
     """
     path, given, recipe = Path(run).expanduser(), dict(settings or {}), str(run)
@@ -161,7 +161,7 @@ def cross_validate(
 
 
 def keep_answers(ready: Ready, path: Path) -> None:
-    """Write what was answered out of fold, a file an arm and seed."""
+    """Save out-of-fold predictions, one file for each arm and seed."""
     for arm in ready.plan.arms if ready.cut is not None else ():
         for seed, runs in ready.passes(arm.name).items():
             assert ready.cut is not None
@@ -191,7 +191,7 @@ def _conclude(ready: Ready, path: Path) -> Validated:
 
 
 def _estimate(evidence: Evidence, spec: MetricSpec, cut: Cut) -> Difference:
-    """Return a number over all passes with its interval."""
+    """Return the estimate of a metric over all passes, with its interval."""
     places = common_places({ARM: evidence})
     records = per_sample(evidence, spec.column, evidence.seeds, places)
     labels = per_sample(evidence, GROUP, evidence.seeds[:1], places)[0] if spec.by_group else None
@@ -206,12 +206,12 @@ def estimate(
     folds: Folds,
     share: bool,
 ) -> Difference:
-    """Return a number of one arm over folds with its interval, as its difference from zero.
+    """Return one arm's estimate over folds with its interval, as a difference from zero.
 
     Args:
-        records: of every sample out of fold, one array a seed.
-        statistic: of records; None for their mean.
-        labels: classes whose means are averaged, P; None for the mean of all.
+        records: out-of-fold records of every sample, one array per seed.
+        statistic: statistic of records; None: their mean.
+        labels: classes whose means are averaged, P; None: the mean over all samples.
     """
     if statistic is not None:
         group, folds = folds.grouped(GROUPS, len(records[0]), np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Give a model context it was not built with, in one line, and take it away again."""
+"""Plug-ins that are attached to models in place, and can be detached."""
 
 from .attach import Handle, attach, attached
 from .broadcast import ContextBroadcast

@@ -1,4 +1,4 @@
-"""Find the parts of a host by the names that libraries give them."""
+"""Find the blocks of a model and their parts by the names in libraries."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ MLP_NAMES = ("mlp", "mlp_channels", "ffn", "feed_forward", "channel_mixer")
 ATTENTION_NAMES = ("attn", "attention", "self_attn", "self_attention", "attn_out", "token_mixer")
 MASK_NAMES = ("attention_mask", "src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask", "padding_mask")
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
-# Modules with an MLP that are no blocks of a column of word tokens.
+# Modules with an MLP that are not transformer blocks.
 CLASS_ONLY = ("ClassAttn", "ClassAttention", "ClassBlock")
 POOLING = ("AttentionPool", "PoolingHead")
 TOKENISERS = ("patch_embed", "embeddings")
@@ -20,11 +20,11 @@ WINDOWED = ("Swin", "Window", "Partition", "Hiera")
 
 
 class HostError(ValueError):
-    """A model whose parts were not found, or in which a plug-in makes no sense.
+    """A model's parts were not found, or it does not support a plug-in.
 
     Args:
-        message: what is the matter.
-        advice: what whoever attaches a plug-in can do about it; it means nothing elsewhere.
+        message: the problem.
+        advice: what to do when attaching a plug-in.
     """
 
     def __init__(self, message: str, advice: str = "") -> None:
@@ -34,48 +34,48 @@ class HostError(ValueError):
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A module and the side of it on which a branch's features pass."""
+    """A module's input or output with a branch's features."""
 
-    path: str  # the module within its model
-    side: Literal["input", "output"]  # before or after it
-    dim: int  # width of the features
-    channels_first: bool = False  # the features come as B, C, ...; otherwise their channels are last
+    path: str  # path of the module
+    side: Literal["input", "output"]  # side of the module
+    dim: int  # channels of the features
+    channels_first: bool = False  # layout B, C, ...; otherwise channels last
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where the branches of one transformer block can be touched."""
+    """Hook points of a transformer block."""
 
-    path: str  # the block within its model
+    path: str  # path of the block
     front: HookPoint  # before the MLP's first layer
     middle: HookPoint  # before the MLP's last layer, after its activation
     end: HookPoint  # after the MLP, before the residual sum
-    attention: HookPoint | None  # after the attention branch; None where there is no attention
-    windowed: bool  # the attention branch sees windows, not whole images
-    prefix_tokens: int = 0  # class, distillation or register tokens before the word tokens in this block
-    obstacle: str | None = None  # why the tokens of one sample do not pass together along axis 1; None where they do
+    attention: HookPoint | None  # after the attention branch, if any
+    windowed: bool  # whether attention is windowed
+    prefix_tokens: int = 0  # number of prefix tokens (class, distillation, register) in this block
+    obstacle: str | None = None  # reason if a sample's tokens are not together along axis 1
 
 
 @dataclass(frozen=True)
 class MaskTaker:
-    """A module whose forward takes a mask of the tokens: the argument's name and position."""
+    """A module whose forward takes a token mask: the argument's name and position."""
 
     path: str
     name: str
     position: int
 
     def pick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the mask of one call, however it was passed."""
+        """Return the mask of a call, by position or keyword."""
         return args[self.position] if len(args) > self.position else kwargs.get(self.name)
 
 
 def find_paths(model: nn.Module) -> Iterator[str]:
-    """Yield the paths of the blocks of word tokens."""
+    """Yield the paths of transformer blocks."""
     found = ""
     for path, module in model.named_modules():
         if not path or not _mlp_of(module) or has_name(module, CLASS_ONLY + POOLING):
             continue
-        # An MLP inside a block (of a position bias, say) or inside the tokeniser makes no block.
+        # MLPs inside a block (e.g. of a position bias) or inside the tokeniser are not blocks.
         if (found and path.startswith(f"{found}.")) or any(part in TOKENISERS for part in path.split(".")):
             continue
         found = path
@@ -83,7 +83,7 @@ def find_paths(model: nn.Module) -> Iterator[str]:
 
 
 def named_paths(model: nn.Module, blocks: str | Sequence[str]) -> list[str]:
-    """Return the paths of blocks that were named, each checked."""
+    """Return the checked paths of given blocks."""
     if isinstance(blocks, str):
         parent = get_module(model, blocks)
         blocks = [f"{blocks}.{name}" for name, _ in parent.named_children()]
@@ -98,7 +98,7 @@ def named_paths(model: nn.Module, blocks: str | Sequence[str]) -> list[str]:
 
 
 def get_module(model: nn.Module, path: str) -> nn.Module:
-    """Return a named module, or say what there is."""
+    """Return a module by path, or raise an error that lists the modules."""
     try:
         return model.get_submodule(path)
     except AttributeError:
@@ -107,12 +107,12 @@ def get_module(model: nn.Module, path: str) -> nn.Module:
 
 
 def has_name(module: nn.Module, words: Sequence[str]) -> bool:
-    """Tell whether the name of a module's class has one of some words in it."""
+    """Whether a module's class name contains one of the words."""
     return any(word in type(module).__name__ for word in words)
 
 
 def _mlp_of(module: nn.Module) -> tuple[str, str, str] | None:
-    """Return the names, within a block, of the modules that open, finish inside, and close its MLP."""
+    """Return the names of the first, middle and last module of a block's MLP."""
     children = dict(module.named_children())
     if {"ffn", "ffn_output"} <= children.keys():  # ALBERT
         return "ffn", "ffn_output", "ffn_output"
@@ -127,12 +127,12 @@ def _mlp_of(module: nn.Module) -> tuple[str, str, str] | None:
 
 
 def _layers(module: nn.Module) -> list[str]:
-    """Return the names of the layers with a weight matrix, in the order they were registered."""
+    """Return the names of layers with a weight matrix, in order of registration."""
     return [name for name, m in module.named_modules() if getattr(getattr(m, "weight", None), "ndim", 0) >= 2]
 
 
 def describe_block(model: nn.Module, path: str, prefix_tokens: int) -> Block:
-    """Find where a block's branches can be touched."""
+    """Return the hook points of a block."""
     module = model.get_submodule(path)
     names = _mlp_of(module)
     assert names is not None
@@ -153,13 +153,13 @@ def describe_block(model: nn.Module, path: str, prefix_tokens: int) -> Block:
 def _place(
     block: nn.Module, path: str, name: str, side: Literal["input", "output"], *, layer: str | None = None
 ) -> HookPoint:
-    """Describe what passes a side of a block's module, told by the layer with weights nearest to that side."""
+    """Return the hook point of a module's side, whose width is from the nearest layer with weights."""
     if layer is None:
         inner = _layers(block.get_submodule(name))
         layer = ".".join(filter(None, (name, inner[0] if side == "input" else inner[-1])))
     weighted: Any = block.get_submodule(layer)
     convolution = isinstance(weighted, nn.Conv1d | nn.Conv2d)
-    if hasattr(weighted, "nf"):  # the transposed linear layer of GPT-2
+    if hasattr(weighted, "nf"):  # GPT-2's transposed linear layer
         dim = weighted.weight.shape[0 if side == "input" else 1]
     elif convolution:
         dim = weighted.in_channels if side == "input" else weighted.out_channels
@@ -173,7 +173,7 @@ def _attention(block: nn.Module, path: str, end: HookPoint) -> HookPoint | None:
         inner = getattr(block, name, None)
         if inner is None or (name == "token_mixer" and not has_name(inner, ("Attention", "Attn"))):
             continue
-        # BERT-like blocks add the residual inside their attention: the branch ends at its dense layer.
+        # BERT-like attention modules include the residual sum: the branch ends at their dense layer.
         if hasattr(getattr(inner, "output", None), "dense"):
             name = f"{name}.output.dense"
         elif hasattr(inner, "dense") and hasattr(inner, "LayerNorm"):
@@ -198,24 +198,24 @@ def _obstacle(model: nn.Module, path: str) -> str | None:
 
 
 def _parents(path: str) -> list[str]:
-    """Return the paths of the modules around a path, outermost first; the model itself is ''."""
+    """Return the paths of enclosing modules, outermost first; the model itself is ''."""
     parts = path.split(".")
     return [".".join(parts[:count]) for count in range(len(parts))]
 
 
 def count_prefix(model: nn.Module, paths: Sequence[str]) -> tuple[list[int], int]:
-    """Count the tokens that stand before the words: inside each block, and in the final features."""
+    """Count prefix tokens in each block and in the final features."""
     if find_joint(model) is not None:
         return [0] * len(paths), 0
     counts = (getattr(module, "num_prefix_tokens", None) for module in (model, *model.children()))
     given = next((count for count in counts if isinstance(count, int)), None)
-    late = any(has_name(m, CLASS_ONLY) for m in model.modules())  # the class token comes in after the blocks
+    late = any(has_name(m, CLASS_ONLY) for m in model.modules())  # the class token is added after the blocks
     for path, module in model.named_modules():
         if not (count := _class_tokens(module)):
             continue
         total = count if given is None else given
         below = [not path or block.startswith(f"{path}.") for block in paths]
-        everywhere = not any(below)  # it belongs to an embedding
+        everywhere = not any(below)  # it is part of an embedding
         return [total if (everywhere or inside) and not late else 0 for inside in below], total
     return [given or 0] * len(paths), given or 0
 
@@ -234,7 +234,7 @@ def _class_tokens(module: nn.Module) -> int:
 
 
 def find_joint(model: nn.Module) -> MaskTaker | None:
-    """Find the embedding of a model that reads text and images as one sequence."""
+    """Find the embedding of a model with a joint sequence of text and image."""
     for path, module in model.named_modules():
         if hasattr(module, "text_embeddings") and hasattr(module, "patch_embeddings"):
             return _mask_taker(model, path)
@@ -242,10 +242,10 @@ def find_joint(model: nn.Module) -> MaskTaker | None:
 
 
 def is_causal(model: nn.Module, paths: Sequence[str]) -> bool:
-    """Tell whether a token sees only those before it.
+    """Whether attention is causal.
 
-    Told by the attention itself, by a mask it keeps that is a lower triangle (GPT), or by a classifier of every token
-    called `score`, which Hugging Face gives to language models alone.
+    Detected by the attention module, by a stored lower triangular mask (GPT), or by a classifier of every token called
+    `score`, which only Hugging Face's language models have.
     """
     if hasattr(model, "base_model") and isinstance(getattr(model, "score", None), nn.Module):
         return True
@@ -263,15 +263,15 @@ def _is_triangle(mask: Tensor) -> bool:
 
 
 def takes_positions(model: nn.Module) -> bool:
-    """Tell whether a text model counts places from the start of a row, padding included, and can be told others."""
+    """Whether a text model counts positions including padding, and accepts `position_ids`."""
     if "position_ids" not in inspect.signature(model.forward).parameters or find_joint(model) is not None:
         return False
-    # RoBERTa and its kin count from the padding's number on, and leave padding out by themselves.
+    # RoBERTa-like models skip padding themselves.
     return not any(hasattr(module, name) for name in OWN_PLACES for module in model.modules())
 
 
 def find_mask_takers(model: nn.Module, paths: Sequence[str]) -> Iterator[MaskTaker]:
-    """Yield the modules around blocks, and the blocks, that are told of padding."""
+    """Yield blocks and enclosing modules that take a padding mask."""
     for path in dict.fromkeys(around for block in paths for around in (*_parents(block), block)):
         if taker := _mask_taker(model, path):
             yield taker

@@ -1,4 +1,4 @@
-"""Attach a plug-in to a model in place, and take it off again without a trace."""
+"""Attach plug-ins to a model in place, and detach them completely."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .tokens import HookPoint, Host, HostError, Layout, find_host
 
-RECORD = "_saccade_handles"  # on the host, so that a copy of the model carries handles of its own
+RECORD = "_saccade_handles"  # stored on the model, so that copies have their own handles
 HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -16,26 +16,26 @@ HOOKS = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
 )
-CHANGED: list[Callable[[nn.Module], None]] = []  # told of a model whose plug-ins are others now
-PLAIN = (bool, int, float, str, type(None))  # a value that can be set without knowing what was there
+CHANGED: list[Callable[[nn.Module], None]] = []  # called after a model's plug-ins have changed
+PLAIN = (bool, int, float, str, type(None))  # values that can be replaced directly
 
 
 class Plugin(Protocol):
-    """What can be attached."""
+    """Protocol of plug-ins."""
 
     def install(self, host: Host, handle: "Handle") -> None:
-        """Fit the plug-in to the host through the handle, which remembers how to undo it."""
+        """Install the plug-in through the handle, which records how to undo it."""
 
 
 class Removable(Protocol):
-    """What undoes itself, as the handle of a hook does."""
+    """An object with `remove`, such as a hook's handle."""
 
     def remove(self) -> None:
-        """Undo it."""
+        """Undo the change."""
 
 
 class Handle:
-    """A plug-in on a model; `detach` restores the model's outputs and state dict keys exactly."""
+    """An attached plug-in; `detach` restores the model's outputs and state dict keys exactly."""
 
     def __init__(self, model: nn.Module, plugin: Plugin) -> None:
         self.model = model
@@ -50,16 +50,16 @@ class Handle:
         return f"<{type(self.plugin).__name__} on {type(self.model).__name__}: {count:,} parameters more>"
 
     def modules(self) -> list[nn.Module]:
-        """Return the modules the plug-in brought, in the order it brought them."""
+        """Return the plug-in's modules, in order of registration."""
         places = self._modules + [(parent, name) for parent, name, _ in self._replaced]
         return [value for parent, name in places if isinstance(value := getattr(parent, name), nn.Module)]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters the plug-in brought."""
+        """Return the plug-in's parameters."""
         return list({id(p): p for module in self.modules() for p in module.parameters()}.values())
 
     def add(self, parent: nn.Module, name: str, module: nn.Module) -> str:
-        """Register a module of the plug-in under a free name; it takes the parent's device and precision."""
+        """Register a module of the plug-in under a free name, on the parent's device and dtype."""
         if isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
             raise HostError(f"a {type(parent).__name__} would run {name!r} as one of its own modules; add it elsewhere")
         number, free = 2, name
@@ -72,7 +72,7 @@ class Handle:
         return free
 
     def listen(self, place: HookPoint, function: Callable[[Tensor], Tensor]) -> None:
-        """Pass what goes through a place through `function`, which a copied model copies: no lambda or closure."""
+        """Apply `function` to the features at a hook point; it is copied with the model, so no lambda or closure."""
         module = self.model.get_submodule(place.path)
         if place.side == "input":
             self.hook(module.register_forward_pre_hook(_OnInput(function), with_kwargs=True))
@@ -80,14 +80,13 @@ class Handle:
             self.hook(module.register_forward_hook(_OnOutput(function)))
 
     def hook(self, handle: Removable) -> None:
-        """Keep a hook the plug-in registered itself, to be removed by `detach`."""
+        """Record a hook that the plug-in registered, to be removed by `detach`."""
         self._hooks.append(handle)
 
     def replace(self, parent: nn.Module, name: str, value: Any) -> None:
-        """Set an attribute of a module, remembering what was there (or that nothing of its own was).
+        """Set an attribute of a module, and record its previous value.
 
-        A module set in the place of another takes over its device, precision and mode and shares its hooks, so that
-        other plug-ins on it go on working.
+        A replaced module's device, dtype, mode and hooks are taken over, so that other plug-ins keep working.
         """
         own = any(name in kept for kept in (parent.__dict__, parent._modules, parent._parameters, parent._buffers))
         old = getattr(parent, name) if own else _ABSENT
@@ -101,7 +100,7 @@ class Handle:
         setattr(parent, name, value)
 
     def detach(self) -> None:
-        """Take the plug-in off; the model computes and saves what it did before, to the bit."""
+        """Detach the plug-in; the model's outputs and state dict are bit-identical to those before."""
         handles = attached(self.model)
         if self not in handles:
             raise RuntimeError("this plug-in is not on the model (any more)")
@@ -132,7 +131,7 @@ class Handle:
             return
         current = getattr(parent, name)
         if isinstance(value, nn.Module) and isinstance(current, nn.Module):
-            # It was off the model while that may have been moved, or switched between training and evaluation.
+            # The model may have been moved or switched between training and evaluation in the meantime.
             for was, now in zip(self._kind, _kind(self.model), strict=True):
                 if was != now:
                     value.to(now)
@@ -158,11 +157,11 @@ def attach(
 
     Args:
         model: a timm model, a Hugging Face model or any module of transformer blocks.
-        plugin: what to attach; it can be attached to several models.
-        blocks: paths of the host's blocks, if they are not found by themselves.
-        grid: the token grid, if it cannot be told.
-        prefix_tokens: how many tokens stand before the word tokens, if it cannot be told.
-        layout: layout of the final features, if it cannot be told.
+        plugin: the plug-in, which can be attached to several models.
+        blocks: paths of the model's blocks, if not detected.
+        grid: the token grid, if not detected.
+        prefix_tokens: number of prefix tokens, if not detected.
+        layout: layout of the final features, if not detected.
 
     Returns:
         A handle whose `detach()` undoes it.
@@ -189,7 +188,7 @@ def attach(
 
 
 def attached(model: nn.Module) -> list[Handle]:
-    """Return the handles of the plug-ins on a model, first attached first; a copied model has its own."""
+    """Return the handles of a model's plug-ins in order of attachment; copies have their own."""
     return getattr(model, RECORD, [])
 
 
@@ -204,7 +203,7 @@ def _make_like(module: nn.Module, parameter: nn.Parameter | None) -> None:
 
 
 class _Absent:
-    """Marks an attribute that a module did not have of its own; stays one object when copied."""
+    """Marker for an attribute that a module did not have; a singleton, also when copied."""
 
     def __copy__(self) -> "_Absent":
         return self
@@ -220,7 +219,7 @@ _ABSENT = _Absent()
 
 
 class _OnInput:
-    """Forward pre-hook: the module's first argument goes through a function."""
+    """Forward pre-hook that applies a function to the first argument."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -235,7 +234,7 @@ class _OnInput:
 
 
 class _OnOutput:
-    """Forward hook: the module's output, or its first part, goes through a function."""
+    """Forward hook that applies a function to the output, or its first element."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function

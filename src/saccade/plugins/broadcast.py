@@ -1,4 +1,4 @@
-"""Context Broadcasting for any token model: the mean token supplied to every token after the MLP."""
+"""Context Broadcasting (CB): add the mean token to every token after the MLP."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -16,18 +16,18 @@ from .tokens import HookPoint
 class ContextBroadcast(OnTokens):
     """CB of "Scratching Visual Transformer's Back with Uniform Attention", or with `scale` its CB_S.
 
-    Padding never counts. A token that takes no part (padding, a prefix token with class_token=False, the other half of
-    a model of text and images) neither counts in the mean nor receives it.
+    Tokens that do not take part (padding, prefix tokens with class_token=False, the other modality of a multimodal
+    model) neither count in the mean nor receive it.
 
     Args:
         position: "mlp" (the paper's place), "mlp_mid", "mlp_front", "attention" or "both".
         layers: "upper" half of the blocks (the paper's better choice), "all" (its CB†), or indices of blocks.
-        scale: True learns how much of the mean each channel gets, from zero on (CB_S), instead of half of everything;
-            "fixed" adds the whole mean (CB_S with Λ = 1).
-        class_token: prefix tokens take part, as in the paper.
-        tokens: of a model that reads text and images, the tokens that take part: "all", "image" or "text".
-        causal: the mean runs over a token and those before it; None does as the host's attention does.
-        spare_pyramid: never on a block whose features feed a pyramid, as the paper does for detection.
+        scale: True: learn a channelwise scale of the mean, initialised to zero (CB_S); False: average token and mean;
+            "fixed": add the mean (CB_S with Λ = 1).
+        class_token: whether prefix tokens take part, as in the paper.
+        tokens: in multimodal models, the tokens that take part: "all", "image" or "text".
+        causal: mean over a token and those before it; None: like the model's attention.
+        spare_pyramid: skip blocks whose features feed a pyramid, as in the paper for detection.
     """
 
     name: ClassVar[str] = "broadcast"
@@ -51,10 +51,10 @@ class ContextBroadcast(OnTokens):
             causal=causal,
             spare_pyramid=spare_pyramid,
         )
-        Broadcast(1, scale=scale)  # a wrong one is refused here
+        Broadcast(1, scale=scale)  # raises for an invalid scale
         self.scale = scale
 
     def build(self, place: HookPoint, *, skip: int, causal: bool) -> nn.Module:
-        """Make the broadcast for one place."""
+        """Build the module for one hook point."""
         layout = "NCHW" if place.channels_first else "NLC"
         return Broadcast(place.dim, scale=self.scale, layout=layout, skip=skip, causal=causal)

@@ -1,4 +1,4 @@
-"""Modules on a host's tokens, and where they sit."""
+"""Base of plug-ins with modules on a model's tokens."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -22,19 +22,19 @@ PLACES = {
 
 
 class OnTokens:
-    """Base of the plug-ins that pass a branch's tokens through a module of their own.
+    """Base of plug-ins that apply a module to a branch's tokens.
 
-    A subclass names the module (`name`) and builds one for each place (`build`); its forward takes the features and
-    a mask that is true for the tokens that take part, or None.
+    Subclasses define the module's `name` and `build` one for each hook point; its forward takes the features and a mask
+    of tokens that take part, or None.
 
     Args:
         position: "mlp" after the MLP, "mlp_mid" between its activation and last layer, "mlp_front" before it,
             "attention" after the attention, "both" after attention and after the MLP; always before the residual sum.
         layers: "upper" half of the blocks, "all", or indices of blocks (negative ones count from the last).
-        class_token: prefix tokens take part like the words; otherwise they neither count nor change.
-        tokens: of a model that reads text and images, the tokens that take part: "all", "image" or "text".
-        causal: a token gets only what stands before it; None does as the host's attention does.
-        spare_pyramid: leave out the blocks whose features feed a pyramid.
+        class_token: whether prefix tokens take part; otherwise they neither count nor change.
+        tokens: in multimodal models, the tokens that take part: "all", "image" or "text".
+        causal: tokens only see those before them; None: like the model's attention.
+        spare_pyramid: skip blocks whose features feed a pyramid.
     """
 
     name: ClassVar[str]
@@ -61,11 +61,11 @@ class OnTokens:
         self.spare_pyramid = spare_pyramid
 
     def build(self, place: HookPoint, *, skip: int, causal: bool) -> nn.Module:
-        """Make the module for one place; the first `skip` tokens take no part."""
+        """Build the module for one hook point; the first `skip` tokens do not take part."""
         raise NotImplementedError
 
     def install(self, host: Host, handle: Handle) -> None:
-        """Put a module at the chosen places of the chosen blocks."""
+        """Add a module at the chosen hook points of the chosen blocks."""
         title = type(self).__name__
         self._check(host, title)
         blocks = choose_blocks(host, self.layers, title=title, spare_pyramid=self.spare_pyramid)
@@ -105,7 +105,7 @@ def choose_blocks(
     title: str,
     spare_pyramid: bool = False,
 ) -> list[Block]:
-    """Return the blocks that `layers` means; "upper" is the second half, with the middle one of an odd number."""
+    """Return the blocks for `layers`; "upper" is the second half, including the middle one."""
     count = len(host.blocks)
     if isinstance(layers, str):
         chosen = list(host.blocks if layers == "all" else host.blocks[count // 2 :])
@@ -135,7 +135,7 @@ def choose_blocks(
 
 
 def choose_place(host: Host, block: Block, spot: str, title: str) -> HookPoint:
-    """Return a named place of a block, if a mean over the whole image can be taken there."""
+    """Return a hook point of a block by name, if it sees the whole image."""
     place: HookPoint | None = getattr(block, spot)
     if place is None:
         raise HostError(f"{title} at the attention: {block.path} of {host.name} has none; choose position='mlp'")

@@ -1,4 +1,4 @@
-"""One more attention or MLP layer, to see which of the two a network has more use for."""
+"""An additional attention or MLP layer."""
 
 from typing import ClassVar, Literal
 
@@ -21,16 +21,15 @@ KINDS = ("attention", "mlp")
 class ExtraBlock:
     """The experiment of "Scratching Visual Transformer's Back with Uniform Attention", section 3: a single extra layer.
 
-    The paper trains an eight-layer ViT with one more attention layer, or one more MLP, inserted at its last layer; both
-    cost nearly the same. Here the layer comes after a block's residual sum, with a norm before it and a residual sum of
-    its own, by default after the last block; the MLP is `mlp_ratio` = 2 wide, which gives it the attention's four
-    matrices of dim * dim. It starts from random weights like a host's own layers, so it is meant to be trained.
+    The paper trains an eight-layer ViT with an additional attention layer or MLP at its last layer, at nearly the same
+    cost. Here the layer is a pre-norm residual branch after a block, by default the last; the MLP with `mlp_ratio` = 2
+    has as many parameters as the attention, 4 * dim * dim. It has random weights, so it has to be trained.
 
     Args:
         kind: "attention" or "mlp".
-        position: number of the block that it comes after; negative ones count from the last.
-        num_heads: of the attention; as the host's if that can be told, else one for each 64 channels.
-        mlp_ratio: hidden width of the MLP over the tokens'.
+        position: index of the block to insert after; negative ones count from the last.
+        num_heads: heads of the attention; default: like the model, or one for each 64 channels.
+        mlp_ratio: ratio of hidden to token width.
     """
 
     name: ClassVar[str] = "extra_block"
@@ -49,7 +48,7 @@ class ExtraBlock:
         self.mlp_ratio = mlp_ratio
 
     def install(self, host: Host, handle: Handle) -> None:
-        """Put the layer after the chosen block."""
+        """Add the layer after the chosen block."""
         require_blocks(host, "ExtraBlock")
         (block,) = choose_blocks(host, [self.position], title="ExtraBlock")
         _check(host, block)
@@ -60,7 +59,7 @@ class ExtraBlock:
         handle.listen(HookPoint(block.path, "output", block.end.dim), WithMask(parent.get_submodule(name), members))
 
     def build(self, host: Host, block: Block) -> nn.Module:
-        """Make the layer for tokens of the block's width."""
+        """Build the layer for tokens of the block's width."""
         dim = block.end.dim
         if self.kind == "mlp":
             return ExtraMlp(dim, hidden_dim=max(round(dim * self.mlp_ratio), 1))
@@ -74,7 +73,7 @@ class ExtraBlock:
 
 
 class ExtraAttention(nn.Module):
-    """A residual attention layer on tokens B, N, C, with a norm before it."""
+    """A pre-norm residual attention layer on tokens B, N, C."""
 
     def __init__(self, dim: int, *, num_heads: int, causal: bool = False) -> None:
         super().__init__()
@@ -84,13 +83,13 @@ class ExtraAttention(nn.Module):
         self.proj = _linear(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Add what each token gets from the others; `mask`, B, N, is true for tokens that are no padding."""
+        """Return x + attention; `mask`, B, N, is True for tokens other than padding."""
         _check_tokens(x)
         B, N, C = x.shape
         q, k, v = self.qkv(self.norm(x)).view(B, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
         seen = None
         if mask is not None:
-            # A token sees itself, so that padding, which sees nothing else, gives no NaN.
+            # Tokens attend to themselves, so that padding does not become NaN.
             seen = mask[:, None, None, :] | torch.eye(N, dtype=torch.bool, device=x.device)
             if self.causal:
                 seen = seen & torch.ones(N, N, dtype=torch.bool, device=x.device).tril()
@@ -99,7 +98,7 @@ class ExtraAttention(nn.Module):
 
 
 class ExtraMlp(nn.Module):
-    """A residual MLP on tokens B, N, C, with a norm before it."""
+    """A pre-norm residual MLP on tokens B, N, C."""
 
     def __init__(self, dim: int, *, hidden_dim: int) -> None:
         super().__init__()
@@ -108,7 +107,7 @@ class ExtraMlp(nn.Module):
         self.fc2 = _linear(hidden_dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Add what each token makes of itself."""
+        """Return x + MLP."""
         _check_tokens(x)
         return x + self.fc2(F.gelu(self.fc1(self.norm(x))))
 

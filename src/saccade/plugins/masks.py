@@ -1,4 +1,4 @@
-"""Which tokens take part in a call of a host: those that are no padding, of the text or of the image."""
+"""Padding and modality masks of a model's current forward pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -12,31 +12,31 @@ from .tokens import Host, MaskTaker
 
 Part = Literal["all", "image", "text"]
 
-RECOMPUTE = "_gradient_checkpointing_func"  # attribute of a module of transformers
+RECOMPUTE = "_gradient_checkpointing_func"  # attribute of transformers modules
 
 
 class Members:
-    """Which tokens take part in the forward call that is running.
+    """The tokens that take part in the current forward pass.
 
-    The innermost running module that is told of padding decides, so that a block averages over what its attention sees;
-    in what takes no mask, the caller's mask counts. What is recomputed for the backward pass has what counted before.
+    The mask is that of the innermost running module that takes one, so that a block averages over what its attention
+    sees. Gradient checkpointing uses the mask of the original pass.
     """
 
     def __init__(self, host: Host, tokens: Part) -> None:
         self.tokens = tokens
         self.causal = host.causal
-        self.takers: list[nn.Module] = []  # the modules that are told of padding
-        self.depth = 0  # how many of them are running
+        self.takers: list[nn.Module] = []  # modules that take a mask
+        self.depth = 0  # number of running ones
         self.valid: Tensor | None = None  # B, N
-        self.innermost: Tensor | None = None  # as the last block was told, which may be of text and image together
+        self.innermost: Tensor | None = None  # mask of the last block, which may cover text and image
         self.text_length: int | None = None
 
     def call_state(self) -> dict[str, Any]:
-        """Return what it knows of the call that is running, by attribute."""
+        """Return the state of the current pass, by attribute."""
         return {name: getattr(self, name) for name in ("depth", "valid", "innermost", "text_length")}
 
     def install(self, host: Host, handle: Handle) -> None:
-        """Listen to the modules of the host that are told of padding."""
+        """Add hooks to the model's modules that take a mask."""
         for taker in host.mask_takers:
             module, call = host.model.get_submodule(taker.path), _Call(self, taker)
             self.takers.append(module)
@@ -47,7 +47,7 @@ class Members:
         if host.text and outermost is not None and takes_positions(host.model):
             handle.hook(host.model.register_forward_pre_hook(_Places(outermost), with_kwargs=True))
         for module in host.model.modules():
-            # nn.TransformerEncoder would pack a batch with padding into one row of tokens.
+            # nn.TransformerEncoder would convert padded batches to nested tensors.
             if hasattr(module, "use_nested_tensor"):
                 handle.replace(module, "use_nested_tensor", False)
         if host.joint is not None:
@@ -59,17 +59,17 @@ class Members:
     def _place(
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Forward pre-hook of a text's embedding beside an image's: as `_Places`."""
+        """Forward pre-hook of a multimodal model's text embedding, like `_Places`."""
         if self.valid is None or kwargs.get("position_ids") is not None:
             return None
         return args, {**kwargs, "position_ids": count_places(self.valid)}
 
     def final(self, x: Tensor) -> Tensor | None:
-        """Return what counts of the final tokens, B, N, C: of text and image where they were joined on the way."""
+        """Return the mask of the final tokens, B, N, C, which may be of text and image."""
         return self.innermost if self.valid is not None and self.valid.shape != x.shape[:2] else self.valid
 
     def mask(self, x: Tensor) -> Tensor | None:
-        """Return what takes part of tokens B, N, C: a mask B, N, or None for all of them."""
+        """Return the mask of tokens B, N, C: B, N, or None for all."""
         mask = self.valid
         if mask is not None and mask.shape != x.shape[:2]:
             raise ValueError(
@@ -89,19 +89,19 @@ class Members:
 
 
 class WithMask:
-    """Calls a module with features and with the mask of the running call."""
+    """Calls a module with features and the current mask."""
 
     def __init__(self, module: nn.Module, members: Members) -> None:
         self.module = module
         self.members = members
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return what the module makes of features."""
+        """Apply the module."""
         return self.module(x, self.members.mask(x))
 
 
 class _Call:
-    """Hooks on one module that is told of padding."""
+    """Hooks of a module that takes a mask."""
 
     def __init__(self, members: Members, taker: MaskTaker) -> None:
         self.members = members
@@ -110,7 +110,7 @@ class _Call:
         self.outer: Tensor | None = None
 
     def enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: this module's mask counts."""
+        """Forward pre-hook: activate this module's mask."""
         members = self.members
         self.running, self.outer = True, members.valid
         members.depth += 1
@@ -127,7 +127,7 @@ class _Call:
             raise ValueError("tokens of earlier calls are cached and not in the mean; generate with use_cache=False")
 
     def leave(self, _module: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
-        """Forward hook, called after an error too: the mask of the module around it counts again."""
+        """Forward hook, also called after errors: restore the enclosing module's mask."""
         if not self.running:
             return
         members = self.members
@@ -137,14 +137,14 @@ class _Call:
             members.text_length = members.innermost = None
 
     def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
-        """Forward hook of an embedding that takes the text's mask and puts the text before the image."""
+        """Forward hook of a joint embedding: extend the text's mask to text and image."""
         self.members.text_length = self.taker.pick(args, kwargs).shape[1]
 
 
 class _Recomputing:
-    """What a module of transformers recomputes itself by, with the tokens that took part when it ran first.
+    """A transformers module's checkpointing function, with the mask of the original pass.
 
-    From version 5.23 on only what is inside a module's call is run again, and no hook of its own.
+    Since version 5.23 only the module's forward is recomputed, without its hooks.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -153,31 +153,31 @@ class _Recomputing:
 
     @classmethod
     def of(cls, module: nn.Module) -> "_Recomputing":
-        """Return that of a module, which gets one if it has none, or has been given another function since."""
+        """Return a module's instance, creating or renewing it if needed."""
         if not isinstance(getattr(module, RECOMPUTE), cls):
             setattr(module, RECOMPUTE, cls(getattr(module, RECOMPUTE)))
         found: _Recomputing = getattr(module, RECOMPUTE)
         return found
 
     def add(self, members: Members) -> None:
-        """Take care of a plug-in's members, too."""
+        """Add a plug-in's masks."""
         if members not in self.members:
             self.members.append(members)
 
     def __call__(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a function, which may be run again later."""
+        """Run a function that may be recomputed."""
         return self.function(_Again(forward, self.members), *args, **kwargs)
 
 
 class _Again:
-    """A function that runs with the tokens that take part now, whenever it is called."""
+    """A function bound to the current masks."""
 
     def __init__(self, forward: Callable[..., Any], members: Sequence[Members]) -> None:
         self.forward = forward
         self.counted = [(one, one.call_state()) for one in members]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
+        """Run the function."""
         before = [(one, one.call_state()) for one, _ in self.counted]
         for one, state in self.counted:
             one.__dict__.update(state)
@@ -189,14 +189,14 @@ class _Again:
 
 
 class _Unwrapping:
-    """Gives a module back what it recomputes itself by, when a plug-in is detached."""
+    """Restores a module's checkpointing function when a plug-in is detached."""
 
     def __init__(self, module: nn.Module, members: Members) -> None:
         self.module = module
         self.members = members
 
     def remove(self) -> None:
-        """Do it, unless another plug-in needs it still."""
+        """Restore the function, unless another plug-in needs it."""
         again = getattr(self.module, RECOMPUTE, None)
         if isinstance(again, _Recomputing) and self.members in again.members:
             again.members.remove(self.members)
@@ -205,7 +205,7 @@ class _Unwrapping:
 
 
 class _Places:
-    """Forward pre-hook of a text model: padding on the left moves no token to another place."""
+    """Forward pre-hook of a text model: positions that ignore left padding."""
 
     def __init__(self, taker: MaskTaker) -> None:
         self.taker = taker
@@ -221,25 +221,25 @@ class _Places:
 
 
 def count_places(mask: Tensor) -> Tensor:
-    """Return the places of tokens, B, N, counted from the first that is no padding."""
+    """Return positions of tokens, B, N, counted from the first one that is not padding."""
     place = torch.arange(mask.shape[1], device=mask.device)
     return (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)
 
 
 def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:
-    """Turn an attention mask in any of its usual forms into B, N, true for what is no padding.
+    """Convert an attention mask of any usual form to B, N, True for tokens other than padding.
 
     Args:
-        mask: None; 0 and 1 or booleans of B, N or B, N, N; or what a library makes of them for its layers, B, 1, N, N
-            or B, 1, 1, N with booleans or with large negative numbers for what is not seen.
-        padding_is_true: a boolean says what to leave out, as in torch.nn.
+        mask: None; 0 and 1 or booleans of B, N or B, N, N; or an expanded mask, B, 1, N, N or B, 1, 1, N, of booleans
+            or large negative numbers.
+        padding_is_true: booleans mark padding, as in torch.nn.
     """
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 3, 4):
         shape = f"of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
         raise TypeError(f"the attention mask is {shape}; a tensor of batch and tokens is needed")
-    # A token that is no padding sees itself: the diagonal tells.
+    # Tokens other than padding attend to themselves: use the diagonal.
     additive = mask.is_floating_point() and (mask.ndim == 4 or padding_is_true)
     if mask.ndim == 4:
         mask = mask[:, 0, 0] if mask.shape[2] == 1 else mask[:, 0].diagonal(dim1=1, dim2=2)

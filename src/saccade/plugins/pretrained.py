@@ -1,4 +1,4 @@
-"""Plug-ins on models of Hugging Face go with them through `save_pretrained`, and come back by `from_pretrained`."""
+"""Save and load Hugging Face models with plug-ins by `save_pretrained` and `from_pretrained`."""
 
 import json
 from pathlib import Path
@@ -13,16 +13,16 @@ from .registry import PLUGINS
 
 RECORD = "saccade_plugins"  # in config.json
 PLAIN = (str, int, float, bool, type(None))
-MOST = 32  # plug-ins of one model
-SAFE = {"local_files_only": True, "trust_remote_code": False}  # without it, transformers asks whether to run their code
+MOST = 32  # most plug-ins of a model
+SAFE = {"local_files_only": True, "trust_remote_code": False}  # otherwise transformers asks whether to run remote code
 
 
 def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
-    """Return a model of Hugging Face that `save_pretrained` wrote, with the plug-ins it had, in evaluation mode.
+    """Load a Hugging Face model saved by `save_pretrained`, with its plug-ins, in evaluation mode.
 
     Args:
-        folder: with `config.json` and weights as safetensors; a model without plug-ins is opened as it is.
-        options: of transformers' own `from_pretrained`, for a model without plug-ins.
+        folder: folder with `config.json` and safetensors weights; models without plug-ins are loaded by transformers.
+        options: options of transformers' `from_pretrained`, for models without plug-ins.
     """
     transformers = import_transformers()
     path = Path(folder).expanduser()
@@ -48,7 +48,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
 
 
 def recorded_plugins(path: Path) -> list[str]:
-    """Return the plug-ins that a folder's configuration names, as settings write them; none where it cannot be read."""
+    """Return the plug-ins in a folder's configuration, as in settings; empty if it cannot be read."""
     record = read_record(path / "config.json").get(RECORD)
     entries = record[:MOST] if isinstance(record, list) else []
     pairs = [(entry.get("name"), entry.get("options")) for entry in entries if isinstance(entry, dict)]
@@ -56,7 +56,7 @@ def recorded_plugins(path: Path) -> list[str]:
 
 
 def _write(name: str, options: dict[str, Any]) -> str:
-    """Return a plug-in with the options that are not its defaults; the number of classes is the data's."""
+    """Return a plug-in as text with its non-default options, except the number of classes."""
     default = option_defaults(PLUGINS[name]) if name in PLUGINS else {}
     default |= {"num_classes": options.get("num_classes")}
     given = {key: value for key, value in options.items() if value is not None and value != default.get(key)}
@@ -68,7 +68,7 @@ def _write(name: str, options: dict[str, Any]) -> str:
 
 
 def record_plugins(model: nn.Module) -> None:
-    """Write what is attached to a model of Hugging Face into its configuration; nothing for other models."""
+    """Record a Hugging Face model's plug-ins in its configuration."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "save_pretrained"):
         return
@@ -80,7 +80,7 @@ def record_plugins(model: nn.Module) -> None:
 
 
 def import_transformers() -> Any:
-    """Return transformers, or say how to get it."""
+    """Import transformers, or raise an error that says how to install it."""
     try:
         import transformers
     except ImportError as error:
@@ -89,13 +89,13 @@ def import_transformers() -> Any:
 
 
 def describe_plugin(plugin: Any) -> dict[str, Any] | None:
-    """Return a plug-in's name and options as JSON holds them; None for one that cannot be told so."""
+    """Return a plug-in's name and options as JSON values; None if that is not possible."""
     name = next((name for name, made in PLUGINS.items() if made is type(plugin)), None)
     if name is None:
         return None
     options = dict(getattr(plugin, "options", {}))
     for key in option_hints(type(plugin)):
-        if hasattr(plugin, key):  # those that it hands on are in its `options`
+        if hasattr(plugin, key):  # options passed on are in `options`
             value = getattr(plugin, key)
             options[key] = list(value) if isinstance(value, tuple) else value
     plain = all(isinstance(value, PLAIN) or _is_list(value) for value in options.values())
@@ -107,7 +107,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _read(record: Any, path: Path) -> list[Any]:
-    """Return the plug-ins that a configuration names; the file may be a stranger's."""
+    """Read the plug-ins of a configuration, which may be untrusted."""
     wrong = ValueError(f"{path / 'config.json'}: {RECORD} is no list of plug-ins with options; save the model again")
     if not isinstance(record, list) or len(record) > MOST:
         raise wrong
@@ -128,7 +128,7 @@ def _read(record: Any, path: Path) -> list[Any]:
 
 
 def read_folder(path: Path) -> dict[str, Any]:
-    """Return the weights that a folder of `save_pretrained` holds as safetensors, in one file or several."""
+    """Read a folder's safetensors weights, in one file or several."""
     from safetensors.torch import load_file
 
     index = path / "model.safetensors.index.json"

@@ -1,7 +1,7 @@
-"""Plug-ins by the names they have on the command line; other packages add theirs by the entry points `saccade.plugins`.
+"""The registry of plug-ins; other packages add theirs by the entry point group `saccade.plugins`.
 
-A plug-in is one of two kinds: a class with `install`, which `attach` puts onto a model, or a task around another one or
-in its place (`saccade.tasks.auxiliary`).
+A plug-in is either a class with `install`, which `attach` adds to a model, or a task that wraps or replaces another one
+(`saccade.tasks.auxiliary`).
 """
 
 from typing import Any

@@ -14,36 +14,35 @@ from .registry import register_plugin
 from .tokens import CLASS_OUTPUT, Host, HostError, split_tokens
 
 ClassToken = Literal["auto", "none"] | None
-HEAD_DIMS = ((15e6, 14), (45e6, 24), (float("inf"), 38))  # of hosts with fewer parameters than that
-CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
-BEFORE = ("pre_classifier", "head")  # and one of its own before that
+HEAD_DIMS = ((15e6, 14), (45e6, 24), (float("inf"), 38))  # head_dim by number of parameters
+CLASSIFIERS = ("classifier", "score")  # names of Hugging Face classifiers
+BEFORE = ("pre_classifier", "head")  # layers before the classifier
 
 
 @register_plugin("second_order")
 class SecondOrderHead:
-    """Replace a host's classifier by one that reads class token and word tokens.
+    """Replace a model's classifier by one on class token and patch (or word) tokens.
 
-    A host without a class token (Swin, ConvNeXt, ResNet, Mixer) gets it in the place of its pooling, as the paper does
-    for Swin. For text the attention mask is honoured and the class token is the first one, or with a causal host (GPT)
-    the last one that counts.
+    In models without a class token (Swin, ConvNeXt, ResNet, Mixer) it replaces the pooling, as in the paper for Swin.
+    In text models padding is ignored, and the class token is the first token, or the last one in causal models (GPT).
 
     Args:
-        num_classes: classes; as many as the host had if not given.
+        num_classes: number of classes; default: the model's.
         fusion: "sum", "concat", "aggr_all" or "late".
-        pooling: "mgcrp", "gcp", "gap", "fc" or None (class token alone).
+        pooling: "mgcrp", "gcp", "gap", "fc" or None (only the class token).
         num_heads: heads of the cross-covariance.
-        head_dim: their width; by default 14, 24 or 38 as in SoT-Tiny, -Small and -Base, by the host's size: up to
-            15 million parameters without the classifier, up to 45, more. So DeiT, T2T-ViT and Swin get the paper's.
-            "width" chooses by the width of the tokens, as earlier versions did.
+        head_dim: their width; default: 14, 24 or 38 as in SoT-Tiny, -Small and -Base, for models with up to 15 million
+            parameters without classifier, up to 45 million, and more, as in the paper for DeiT, T2T-ViT and Swin.
+            "width" chooses by token width, as earlier versions did.
         drop_rate: dropout of the second-order representation.
-        class_token: None reads the words alone; "auto" reads the class token too, where the host has one.
-        beside: keep the host's own classifier, as trained, and add what is read off the words to its logits, from zero
-            on; for timm's models.
-        options: other settings of the pooling, such as normalization="svpn_exact" or num_iter=3.
+        class_token: None: only patch tokens; "auto": also the class token, if there is one.
+        beside: keep the model's trained classifier, and add the logits of the patch tokens, initialised to zero; for
+            timm models.
+        options: options of the pooling, such as normalization="svpn_exact" or num_iter=3.
     """
 
     option_sources = (SecondOrder,)
-    option_hidden = ("dim", "num_prefix_tokens", "last_is_no_word")  # the host tells
+    option_hidden = ("dim", "num_prefix_tokens", "last_is_no_word")  # determined by the model
 
     def __init__(
         self,
@@ -80,11 +79,11 @@ class SecondOrderHead:
 
     @property
     def words_only(self) -> bool:
-        """Whether the class token is left out."""
+        """Whether the class token is not used."""
         return self.class_token != "auto" or self.beside
 
     def install(self, host: Host, handle: Handle) -> None:
-        """Take the host's classifier out and put the second-order one in."""
+        """Replace the model's classifier."""
         model: Any = host.model
         if any(isinstance(h.plugin, SecondOrderHead) and h is not handle for h in attached(model)):
             raise HostError(f"{host.name} has a second-order head already; detach that one first")
@@ -107,7 +106,7 @@ class SecondOrderHead:
     def build(
         self, dim: int, num_classes: int, *, size: int, class_token: Literal["first", "last"] | None, prefix: int
     ) -> SecondOrder:
-        """Make the head for tokens of a width, in a host of a size."""
+        """Build the head for the given token width and model size."""
         by_width = 14 if dim < 300 else 24 if dim < 450 else 38
         by_size = next(found for most, found in HEAD_DIMS if size < most)
         head_dim = by_width if self.head_dim == "width" else self.head_dim or by_size
@@ -160,7 +159,7 @@ class SecondOrderHead:
             handle.replace(model, "forward_features", MethodType(_class_and_words, model))
 
     def _install_beside(self, host: Host, handle: Handle, layer: SecondOrder, *, carried: int) -> None:
-        """Add the head's logits to those of the host's own classifier, which stays."""
+        """Add the head's logits to those of the model's classifier."""
         model: Any = host.model
         if type(model).__name__ in CLASS_OUTPUT or layer.num_classes != model.num_classes:
             raise HostError(
@@ -189,7 +188,7 @@ class SecondOrderHead:
         seen = _Seen()
         handle.hook(model.base_model.register_forward_hook(seen.keep))
         handle.replace(model, name, _FromSeen(layer, seen, members, every_token=host.causal))
-        # What stood between the tokens and the classifier is no longer read: it would be left without gradient.
+        # Layers between tokens and classifier are no longer used, and would have no gradient.
         for owner in (model.base_model, model):
             if isinstance(getattr(owner, "pooler", None), nn.Module):
                 handle.replace(owner, "pooler", _TakeFirst())
@@ -199,13 +198,13 @@ class SecondOrderHead:
 
 
 class _FromFeatures(nn.Module):
-    """The head on what timm's `forward_features` returns."""
+    """The head on the output of timm's `forward_features`."""
 
     def __init__(self, layer: SecondOrder, *, channels_last: bool, carried: int = 0) -> None:
         super().__init__()
         self.layer = layer
         self.channels_last = channels_last
-        self.carried = carried  # prefix tokens that a map has in its channels
+        self.carried = carried  # prefix tokens stored in a map's channels
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Classify tokens B, N, C or a map."""
@@ -219,7 +218,7 @@ class _FromFeatures(nn.Module):
 
 
 def _forward_head(self: Any, x: Tensor, pre_logits: bool = False) -> Tensor:
-    for name in ("fc_norm", "head.norm"):  # norms that a host keeps for after its pooling
+    for name in ("fc_norm", "head.norm"):  # norms that models apply after pooling
         parent, _, leaf = name.rpartition(".")
         norm = getattr(getattr(self, parent, None) if parent else self, leaf, None)
         if isinstance(norm, nn.Module):
@@ -239,7 +238,7 @@ def _reset_both(self: Any, num_classes: int, *args: Any, **options: Any) -> None
 
 
 def _silence(layer: SecondOrder) -> None:
-    """Let a head begin with logits of zero."""
+    """Initialise a head to zero logits."""
     if layer.word_fc is not None:
         nn.init.zeros_(layer.word_fc.weight)
         nn.init.zeros_(layer.word_fc.bias)
@@ -255,7 +254,7 @@ def _reset_classifier(self: Any, num_classes: int, global_pool: str | None = Non
 
 
 def _class_and_words(self: Any, x: Tensor) -> Tensor:
-    """PiT's features with the word tokens that its own head does not read."""
+    """PiT's features including the patch tokens, which its own head ignores."""
     prefix, (words,) = self.forward_intermediates(x, indices=1)
     return torch.cat([prefix, self.norm(words.flatten(2).mT)], dim=1)
 
@@ -276,7 +275,7 @@ def _count(module: nn.Module) -> int:
 
 
 class _Seen:
-    """Keeps the last hidden state of the call that is running."""
+    """Stores the last hidden state of the current forward pass."""
 
     def __init__(self) -> None:
         self.tokens: Tensor | None = None
@@ -286,14 +285,14 @@ class _Seen:
         self.tokens = output[0]
 
     def take(self) -> Tensor:
-        """Return the tokens, once."""
+        """Return and clear the tokens."""
         tokens, self.tokens = self.tokens, None
         assert tokens is not None
         return tokens
 
 
 class _FromSeen(nn.Module):
-    """The head in the place of a Hugging Face classifier; it reads the encoder's tokens, not what it is handed."""
+    """The head in place of a Hugging Face classifier; it uses the encoder's tokens instead of its input."""
 
     def __init__(self, layer: SecondOrder, seen: _Seen, members: Members, *, every_token: bool) -> None:
         super().__init__()
@@ -303,14 +302,14 @@ class _FromSeen(nn.Module):
         self.every_token = every_token
 
     def forward(self, handed: Tensor) -> Tensor:
-        """Return logits, for every token alike where the host picks one afterwards (GPT)."""
+        """Return logits, repeated for every token if the model selects one afterwards (GPT)."""
         tokens = self.seen.take()
         logits = self.layer(tokens, self.members.final(tokens))
         return logits[:, None].expand(-1, handed.shape[1], -1) if self.every_token else logits
 
 
 class _TakeFirst(nn.Module):
-    """Stands in for a trained pooler that is no longer read."""
+    """Replaces an unused pooler."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the first token."""

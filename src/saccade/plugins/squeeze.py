@@ -1,4 +1,4 @@
-"""The squeeze-and-excitation block at the place of Context Broadcasting, which the paper compares it with."""
+"""Squeeze-and-excitation in place of Context Broadcasting, as compared in the paper."""
 
 from typing import Any, ClassVar
 
@@ -13,11 +13,11 @@ from .tokens import HookPoint
 
 @register_plugin("squeeze")
 class SqueezeExcite(OnTokens):
-    """Every channel scaled by a gate that the mean token decides.
+    """Scale every channel by a gate computed from the mean token.
 
     Args:
-        reduction: how much narrower the gate's hidden layer is; the paper gives no number, 16 is that of SE itself.
-        options: where, and which tokens take part, as in ContextBroadcast.
+        reduction: reduction ratio of the hidden layer; 16 as in SE (the CB paper gives none).
+        options: options of `ContextBroadcast`: positions and tokens.
     """
 
     name: ClassVar[str] = "squeeze"
@@ -30,7 +30,7 @@ class SqueezeExcite(OnTokens):
         self.reduction = reduction
 
     def build(self, place: HookPoint, *, skip: int, causal: bool) -> nn.Module:
-        """Make the gate for one place."""
+        """Build the gate for one hook point."""
         layout = "NCHW" if place.channels_first else "NLC"
         hidden = max(1, place.dim // self.reduction)
         return Squeeze(place.dim, hidden, layout=layout, skip=skip, causal=causal)

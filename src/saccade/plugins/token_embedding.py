@@ -1,4 +1,4 @@
-"""SoT's token embeddings in the place of a host's patch embedding: with `SecondOrderHead`, the paper's "+ours"."""
+"""Replace a model's patch embedding by SoT's; with `SecondOrderHead`, the paper's "+ours"."""
 
 from typing import Any, ClassVar, Literal
 
@@ -18,19 +18,18 @@ NAMES = ("patch_embed", "patch_embeddings", "patch_embedding", "stem", "conv_pro
 
 @register_plugin("token_embedding")
 class TokenEmbedding:
-    """Embed images by a small convolutional pyramid instead of one linear projection of patches.
+    """Embed images by a small convolutional network instead of a patch projection.
 
-    The host's patch projection is looked for: a convolution whose kernel is its stride, under `patch_embed`, `stem` or
-    the like (ViT, DeiT, Swin, Mixer, Hugging Face's ViT), or T2T-ViT's tokens-to-token module. The new one returns a
-    map of the same width and stride, so that positions, class token and norms of the host stay. It starts from random
-    weights, so it is meant to be trained.
+    The patch projection is detected: a convolution whose kernel equals its stride, under `patch_embed`, `stem` and the
+    like (ViT, DeiT, Swin, Mixer, Hugging Face's ViT), or T2T-ViT's tokens-to-token module. The replacement has the same
+    width and stride, so that positions, class token and norms are kept. It has random weights, so it has to be trained.
 
     Args:
         kind: "densenet" (every published SoT), "resnet", "inception", "nonlocal" or "linear".
         norm: batch norm inside the layers of "densenet"; see `DenseNetEmbed`.
-        path: the module to replace, one that maps images to B, C, H, W, if it is not found by itself.
-        dim: width of its map, if it is no convolution.
-        stride: pixels a position of its map, if it is no convolution.
+        path: the module to replace, which maps images to B, C, H, W, if not detected.
+        dim: channels of its output, if it is not a convolution.
+        stride: stride of its output, if it is not a convolution.
     """
 
     name: ClassVar[str] = "token_embedding"
@@ -54,14 +53,14 @@ class TokenEmbedding:
         self.stride = stride
 
     def install(self, host: Host, handle: Handle) -> None:
-        """Put the embedding in the place of the host's."""
+        """Replace the model's embedding."""
         path = self._find(host)
         parent, _, name = path.rpartition(".")
         layer = self.build(host, path)
         handle.replace(host.model.get_submodule(parent), name, layer)
 
     def build(self, host: Host, path: str) -> nn.Module:
-        """Make the embedding that fits where a module was."""
+        """Build the replacement of a module."""
         model: Any = host.model
         old: Any = model.get_submodule(path)
         first = next((m for m in old.modules() if isinstance(m, nn.Conv2d)), None)
@@ -113,5 +112,5 @@ class TokenEmbedding:
 
 
 def _projects_patches(module: nn.Module) -> bool:
-    """Tell whether a module is a convolution by patches that tile an image."""
+    """Whether a module is a convolution with non-overlapping patches."""
     return isinstance(module, nn.Conv2d) and module.kernel_size == module.stride and module.stride[0] > 1

@@ -1,4 +1,4 @@
-"""The one place that knows where a host keeps its blocks, grid, prefix tokens, masks and layout."""
+"""Detect a model's blocks, grid, prefix tokens, masks and layout."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -64,32 +64,32 @@ __all__ = [
 Layout = Literal["NLC", "NHWC", "NCHW"]
 LAYOUTS = ("NLC", "NHWC", "NCHW")
 
-# What libraries call their classes, as parts of the name.
-CLASS_OUTPUT = ("PoolingVisionTransformer",)  # forward_features gives the class tokens alone
-STEPS = ("Block", "Bottleneck", "InvertedResidual", "EncoderLayer")  # of networks without transformer blocks
+# Class names in libraries.
+CLASS_OUTPUT = ("PoolingVisionTransformer",)  # forward_features only returns class tokens
+STEPS = ("Block", "Bottleneck", "InvertedResidual", "EncoderLayer")  # blocks of networks without attention
 
 
 @dataclass(frozen=True)
 class Host:
-    """A model with its parts found."""
+    """A model with its detected parts."""
 
     model: nn.Module  # the model itself
     blocks: tuple[Block, ...]  # its transformer blocks in order; empty for a convolutional network
-    prefix_tokens: int  # tokens before the word tokens inside the last block
+    prefix_tokens: int  # prefix tokens in the last block
     layout: Layout  # the layout of the final features
-    text: bool  # the model reads words, so there is a padding mask and no grid
-    # paths of blocks whose output feeds a pyramid; empty where that cannot be told
+    text: bool  # whether it is a text model, with a padding mask and no grid
+    # paths of blocks whose output feeds a pyramid, if known
     feeding: frozenset[str] = field(default_factory=frozenset)
-    grid: tuple[int, int] | None = None  # the token grid if it cannot be told from the image's size
-    output_prefix: int = 0  # tokens before the word tokens in the final features
-    causal: bool = False  # a token sees only those before it
-    # the embedding that takes the text's mask and puts text tokens before image tokens; None elsewhere
+    grid: tuple[int, int] | None = None  # the token grid, if not determined by the image size
+    output_prefix: int = 0  # prefix tokens in the final features
+    causal: bool = False  # whether attention is causal
+    # joint embedding of text and image, which takes the text's mask
     joint: MaskTaker | None = None
-    mask_takers: tuple[MaskTaker, ...] = ()  # modules that are told which tokens are padding, outermost first
+    mask_takers: tuple[MaskTaker, ...] = ()  # modules that take a padding mask, outermost first
 
     @property
     def name(self) -> str:
-        """What to call the model in a message."""
+        """The model's name for messages."""
         cfg = getattr(self.model, "pretrained_cfg", None) or {}
         return cfg.get("architecture") or type(self.model).__name__
 
@@ -102,13 +102,13 @@ def find_host(
     prefix_tokens: int | None = None,
     layout: Layout | None = None,
 ) -> Host:
-    """Find a model's parts; what is given is taken as it is, the rest is looked for.
+    """Detect a model's parts; given ones are used unchanged.
 
     Args:
         model: a timm model, a Hugging Face model, or any module built of transformer blocks.
         blocks: paths of the blocks, or the path of the list that holds them.
         grid: height and width of the token grid.
-        prefix_tokens: how many tokens stand before the word tokens.
+        prefix_tokens: number of prefix tokens.
         layout: layout of the final features.
     """
     if layout is not None and layout not in LAYOUTS:
@@ -135,7 +135,7 @@ def find_host(
 
 
 def require_blocks(host: Host, plugin: str) -> None:
-    """Raise an error that tells what was looked for, if the host has no blocks."""
+    """Raise if the model has no blocks."""
     if not host.blocks:
         raise HostError(
             f"{plugin} needs transformer blocks and found none in {host.name}. Looked for modules with a child named "
@@ -147,21 +147,21 @@ def require_blocks(host: Host, plugin: str) -> None:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Final features taken apart."""
+    """Final features, split into prefix and patch tokens."""
 
     words: Tensor  # B, N, C in row-major order of the grid
-    prefix: Tensor | None  # B, P, C; None if the host has no prefix tokens
+    prefix: Tensor | None  # B, P, C; None without prefix tokens
     grid: tuple[int, int] | None  # height and width; None for text
 
     def as_map(self) -> Tensor:
-        """Return the words as B, C, H, W."""
+        """Return the patch tokens as B, C, H, W."""
         if self.grid is None:
             raise HostError("word tokens of a text have no grid")
         return self.words.transpose(1, 2).unflatten(2, self.grid)
 
 
 def read_tokens(host: Host, images: Tensor) -> Tokens:
-    """Run a vision host on images and return its final tokens, normalised as its head would get them."""
+    """Run a vision model on images and return its final tokens, normalised as for its head."""
     model: Any = host.model
     size = (images.shape[2], images.shape[3])
     if host.text:
@@ -194,15 +194,14 @@ def split_tokens(
     grid: tuple[int, int] | None = None,
     image_size: tuple[int, int] | None = None,
 ) -> Tokens:
-    """Take final features apart into prefix and word tokens.
+    """Split final features into prefix and patch tokens.
 
     Args:
-        features: B, N, C or B, H, W, C or B, C, H, W as `layout` says.
-        layout: which of the three.
-        prefix_tokens: tokens to take off the front of a sequence; a map B, C, H, W carries them at every place, in
-            further channels after its own.
+        features: B, N, C or B, H, W, C or B, C, H, W, according to `layout`.
+        layout: layout of the features.
+        prefix_tokens: prefix tokens of a sequence; a map B, C, H, W has them in additional channels.
         grid: the grid of a sequence, if known.
-        image_size: height and width of the images, to tell the grid by where it is not given.
+        image_size: height and width of the images, to infer the grid.
     """
     if layout == "NCHW":
         words = features.flatten(2).transpose(1, 2)
@@ -221,7 +220,7 @@ def split_tokens(
 
 
 def guess_grid(count: int, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the factors of `count` whose ratio is nearest the image's."""
+    """Return the factors of `count` whose ratio is nearest to the image's."""
     height, width = image_size
     pairs = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
     best = min(pairs, key=lambda pair: abs(pair[0] * width - pair[1] * height))
@@ -244,7 +243,7 @@ def _layout(model: nn.Module, blocks: Sequence[Block]) -> Layout:
 
 
 def find_layers(model: nn.Module) -> list[str]:
-    """Return the paths of a model's blocks in order; of a network without transformer blocks, of its residual ones."""
+    """Return the paths of a model's transformer blocks, or residual blocks, in order."""
     try:
         blocks = [block.path for block in find_host(model).blocks]
     except HostError:
@@ -266,12 +265,12 @@ def find_layers(model: nn.Module) -> list[str]:
 
 
 def _feeding(model: nn.Module, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the blocks after which a feature map is taken; of a column that is no features_only model, none."""
+    """Yield the blocks whose outputs are feature maps; none for plain columnar models."""
     for root, module in model.named_modules():
         info: Any = getattr(module, "feature_info", None)
         if info is None:
             continue
-        if hasattr(info, "module_name"):  # features_only: the maps that were chosen
+        if hasattr(info, "module_name"):  # features_only: the selected maps
             stages = info.module_name()
         elif len({entry["reduction"] for entry in info}) > 1:
             stages = [entry["module"] for entry in info]
@@ -279,19 +278,19 @@ def _feeding(model: nn.Module, paths: Sequence[str]) -> Iterator[str]:
             stages = []
         local = {path: _within(path, root) for path in paths}
         for stage in stages:
-            names = (f"{stage}.", f"{stage.replace('.', '_')}.")  # timm flattens names where it rewrites a model
+            names = (f"{stage}.", f"{stage.replace('.', '_')}.")  # timm flattens names in rewritten models
             if inside := [path for path in paths if f"{local[path]}.".startswith(names)]:
                 yield inside[-1]
         return
 
 
 def _within(path: str, root: str) -> str:
-    """Return a path relative to `root` and to timm's wrappers of features_only models."""
+    """Return a path relative to `root` and to timm's features_only wrappers."""
     return path.removeprefix(f"{root}." if root else "").removeprefix("model.").removeprefix("body.")
 
 
 def _any_size(model: nn.Module, size: tuple[int, int]) -> dict[str, bool]:
-    """Return what a Hugging Face model must be told to take an image of another size than it was built for."""
+    """Return arguments that let a Hugging Face model take images of another size."""
     built = getattr(model.config, "image_size", None)
     built = (built, built) if isinstance(built, int) else built
     takes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters

@@ -1,4 +1,4 @@
-"""Whether a plug-in leaves trained weights as they are when it is attached, found by asking the model."""
+"""Check whether attaching a plug-in changes what a trained model computes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SAME = 1e-4  # of the features' size: what another order of sums may change
+SAME = 1e-4  # relative tolerance for another order of summation
 
 
 @contextmanager
-def watched(
+def note_changed_outputs(
     model: Any,
     text: str,
     shape: tuple[int, ...],
@@ -20,13 +20,13 @@ def watched(
     classifier: bool,
     features: bool = True,
 ) -> Iterator[None]:
-    """Attach a plug-in inside of this, and hear whether what trained weights compute is the same as before.
+    """Attach a plug-in within this context, and report if the trained model's outputs change.
 
     Args:
-        model: with trained weights; its mode and the state of chance are left as they are.
-        shape: of an image, C, H, W.
-        classifier: whether the model's classifier is a trained one, too.
-        features: whether the weights were trained for what the model computes without the plug-in.
+        model: a model with trained weights; its mode and the random state are restored.
+        shape: shape of an image, C, H, W.
+        classifier: whether the classifier is trained.
+        features: whether the weights were trained without the plug-in.
     """
     before, known = _features(model, shape) if features else None, _classifier(model)
     yield
@@ -56,14 +56,14 @@ def _classifier(model: Any) -> set[int]:
 
 
 def _features(model: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """Return what a model makes of one image of noise; None where it takes no such image."""
+    """Return a model's features of a noise image; None if it does not take such an image."""
     image = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             found = getattr(model, "forward_features", model)(image)
-    except Exception:  # a model of another kind says itself what it wants when it is trained
+    except Exception:  # other models raise their own errors in training
         return None
     finally:
         for module, mode in modes:
@@ -74,15 +74,14 @@ def _features(model: Any, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def new_parameters(model: nn.Module, known: set[int]) -> frozenset[str]:
-    """Return the names of the parameters that are not among those with some ids."""
+    """Return the names of parameters whose ids are not known."""
     return frozenset(name for name, value in model.named_parameters() if id(value) not in known)
 
 
 def zero_new_classifier(model: Any) -> None:
-    """Let a classifier that trained weights did not fill begin at zero.
+    """Initialise a new classifier of a pretrained model to zero.
 
-    No answer is preferred then before the first step, and what lies below hears only of what the classifier has learnt,
-    never of where chance had put it.
+    Predictions are then uniform at first, and the pretrained layers get no gradients from random classifier weights.
     """
     new = {id(p) for name, p in model.named_parameters() if name in model.new_parameters}
     for head in _classifiers(model):

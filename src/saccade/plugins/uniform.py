@@ -1,4 +1,4 @@
-"""Uniform attention inside the attention layer: the variants A, B and C that Context Broadcasting is compared with."""
+"""Uniform attention heads: the variants A, B and C of the Context Broadcasting paper."""
 
 import copy
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ VARIANTS = ("A", "B", "C")
 
 @register_plugin("uniform")
 class UniformHead:
-    """Give every attention layer a head that looks at all tokens alike.
+    """Add a uniform head to every attention layer.
 
-    A: the last head is made uniform, and its query and key go. B: as A, with that head twice as wide, whose value and
-    output matrices then hold what query and key held. C: all heads stay and a uniform one is added, 2 * dim wide; the
-    paper tells of its width only by the size of the whole (ViT-S grows from 22 to 29 million parameters, which is four
-    times dim * dim a layer). What a variant keeps starts from the host's weights; what it adds has no effect at first.
+    A: the last head becomes uniform, without query and key. B: as A, with that head twice as wide, so that the size
+    stays the same. C: all heads are kept, and a uniform one of width 2 * dim is added; the paper only gives the total
+    size (ViT-S grows from 22 to 29 million parameters, 4 * dim * dim a layer). Kept parts start from the model's
+    weights; added ones have no effect at first.
 
-    Detaching brings back the attention as it was when this was attached, without what it learned since.
+    Detaching restores the attention as it was when this was attached, without later training.
 
     Args:
         variant: "A", "B" or "C".
@@ -55,7 +55,7 @@ class UniformHead:
 
     def _find(self, host: Host, block: Block) -> Attention:
         attention: Any = getattr(host.model.get_submodule(block.path), "attn", None)
-        kind = getattr(type(attention), "plain", type(attention))  # a replacement names the class that it stands for
+        kind = getattr(type(attention), "plain", type(attention))  # kernels name the plain class that they replace
         if kind is not Attention or _between_heads(attention):
             raise HostError(
                 "UniformHead replaces timm's plain attention (a `qkv` and a `proj` layer, nothing that mixes or gates "
@@ -73,12 +73,12 @@ def _between_heads(attention: Attention) -> bool:
 
 
 class UniformAttention(nn.Module):
-    """Attention of which one head, the last, averages its values over all tokens.
+    """Attention whose last head is uniform: it averages values over all tokens.
 
     Args:
-        attention: what it takes its weights from.
-        heads: how many heads of it stay as they are, the first ones.
-        width: width of the uniform head; its values are those of the next head, if there is one, and new ones.
+        attention: the original attention, whose weights are used.
+        heads: number of its heads to keep.
+        width: width of the uniform head, whose values are those of the next head, if any, and new ones.
     """
 
     def __init__(self, attention: Attention, *, heads: int, width: int) -> None:
@@ -111,7 +111,7 @@ class UniformAttention(nn.Module):
         getattr(self.value, name)[: len(value) - inner] = value[inner:]
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """Attend, B, N, C to B, N, C."""
+        """Apply attention, B, N, C to B, N, C."""
         if attn_mask is not None or is_causal:
             raise ValueError("a uniform head looks at all tokens; attn_mask and is_causal cannot be honoured")
         B, N, _ = x.shape
@@ -119,6 +119,6 @@ class UniformAttention(nn.Module):
         drop = self.attn_drop.p if self.training else 0.0
         heads = F.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v, dropout_p=drop)
         heads = heads.transpose(1, 2).flatten(2)
-        # The mean of the values is the value of the mean.
+        # The mean of values equals the value of the mean.
         uniform = self.value(token_mean(x)).expand(-1, N, -1)
         return self.proj_drop(self.proj(torch.cat([heads, uniform], dim=-1)))

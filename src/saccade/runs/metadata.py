@@ -125,7 +125,7 @@ def described_by(file: Path, weights: Mapping[str, Tensor]) -> Iterator[None]:
     """Build what a file describes: within the memory its weights account for, and with a clear error if it fails."""
     elements = sum(tensor.numel() for tensor in weights.values())
     try:
-        with _Allowance(elements=4 * elements + SPARE_ELEMENTS, tensors=16 * len(weights) + SPARE_TENSORS):
+        with _MemoryLimit(elements=4 * elements + SPARE_ELEMENTS, tensors=16 * len(weights) + SPARE_TENSORS):
             yield
     except Exception as error:  # constructors raise many kinds on numbers that make no model
         detail = " ".join(str(error).split())[:300] or type(error).__name__
@@ -134,7 +134,7 @@ def described_by(file: Path, weights: Mapping[str, Tensor]) -> Iterator[None]:
         ) from error
 
 
-class _Allowance(TorchFunctionMode):
+class _MemoryLimit(TorchFunctionMode):
     """Stops whoever makes more or larger tensors than are his due, before memory is taken for them."""
 
     def __init__(self, *, elements: int, tensors: int) -> None:

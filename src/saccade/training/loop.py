@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..building.freezing import still
+from ..building.freezing import freeze_mode
 from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..runs.run import Run
@@ -99,7 +99,7 @@ class Loop(RestorableStep):
 
     def _train_epoch(self) -> None:
         self.task.train()
-        still(self.task.model, statistics=self.config.model.keep_statistics)
+        freeze_mode(self.task.model, statistics=self.config.model.keep_statistics)
         total_epochs = self.config.schedule.epochs
         self.task.set_epoch(self.length.epoch_at(self.epoch * self.feed.steps), total_epochs)
         weak = (total_epochs - self.config.augment.off_epochs) * self.feed.steps  # from this position on

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import saccade
 import saccade.runs.weights
 from saccade.building.build import build_model, build_task, load_model
-from saccade.building.freezing import still
+from saccade.building.freezing import freeze_mode
 from saccade.data.spec import InputSpec
 from saccade.settings import LossConfig, ModelConfig, OptimConfig
 from saccade.tasks.opening import choose_task
@@ -64,7 +64,7 @@ def test_a_frozen_share_is_left_out_of_training_and_of_running_means(weights):
     assert "conv_stem.weight" in frozen
     assert not any(name.startswith(("classifier", "conv_head")) for name in frozen)
     model.train()
-    still(model)
+    freeze_mode(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model(torch.randn(4, 3, 32, 32))
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
@@ -86,7 +86,7 @@ def test_kept_statistics_are_those_of_trained_weights_alone(weights):
     model = make_task(weights).model
     model.new_parameters |= {"bn2.weight", "bn2.bias"}  # as if the file had none of it
     model.train()
-    still(model, statistics=True)
+    freeze_mode(model, statistics=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model(torch.randn(4, 3, 32, 32))
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}

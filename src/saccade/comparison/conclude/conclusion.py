@@ -1,4 +1,4 @@
-"""What the runs of a comparison show, failed ones included."""
+"""Conclude a comparison from its runs, including failed ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from .measure import Measure
 
 
 def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: Folder) -> Comparison:
-    """Say what the finished runs show."""
+    """Return the findings of the finished runs."""
     plan, question = ready.plan, ready.question
     runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
     failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}
@@ -48,7 +48,7 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
     failed = {name: sum(seed >= 0 for seed in found) for name, found in failures.items()}
     stability = {name: measure.stability(name, failed[name]) for name in runs if runs[name]}
     for name, one in judged.items():
-        worth = measure.worth(name, reference or "")
+        worth = measure.failure_loss(name, reference or "")
         judged[name] = weigh(one, stability[name], stability[reference or ""], worth=worth)
     if look > 1:
         message = f"this is look {look} at these arms with seeds added in between; intervals and p-values count that"

@@ -1,4 +1,4 @@
-"""Trainings that finished and came to nothing: hardly above chance where others learn, or with a loss that rose."""
+"""Find diverged trainings: near chance while others learn, or with an increased loss."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ...tasks.metric import MetricSpec
 
-LEARNED = 0.1  # share of what trainings mostly learn, below which one has not learned
+LEARNED = 0.1  # least improvement over chance, relative to the usual one
 
 
 def find_diverged(
@@ -17,18 +17,18 @@ def find_diverged(
     metric: MetricSpec | None,
     samples: int,
 ) -> tuple[int, ...]:
-    """Return the seeds of an arm whose training finished and came to nothing.
+    """Return the seeds of an arm whose training diverged.
 
     Args:
-        usual: what trainings of all arms mostly score.
-        metric: that runs are judged by; where nobody knows its chance, a loss that ended above its beginning tells.
+        usual: typical score of all arms' trainings.
+        metric: the primary metric; if its chance level is unknown, an increased loss counts as divergence.
     """
     found = {seed for seed, row in losses.items() if len(row) > 1 and row[0] > 0 and not row[-1] < 2 * row[0]}
     if metric is not None and metric.chance is not None and usual is not None:
         noise = 2 * np.sqrt(metric.chance * (1 - metric.chance) / max(samples, 1)) if metric.share else 0.0
         learned = abs(usual - metric.chance)
         sign = 1 if metric.larger_is_better else -1
-        if learned > 4 * noise:  # else nobody has learned
+        if learned > 4 * noise:  # otherwise no arm has learned
             least = LEARNED * learned + noise
             found |= {seed for seed, score in scores.items() if not sign * (score - metric.chance) > least}
     return tuple(sorted(found))

@@ -1,4 +1,4 @@
-"""What the finished runs of arms say: scores by sample, numbers by seed, and which arms came out exactly alike."""
+"""Read the finished runs of arms: scores by sample, metrics by seed; find arms with identical results."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ EFFECTS: dict[Same, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """The finished runs of an arm, by seed; `digests` stand for all that was kept of their answers, to the bit."""
+    """The finished runs of an arm, by seed; `digests` are hashes of their predictions."""
 
     runs: Mapping[int, Path]
     summaries: Mapping[int, dict[str, Any]]
@@ -44,19 +44,19 @@ class Evidence:
 
     @property
     def metrics(self) -> dict[str, MetricSpec]:
-        """What the runs' columns mean, by name."""
+        """The metrics' specifications by name."""
         return {name: spec for scores in self.samples.values() for name, spec in scores.metrics.items()}
 
     def has(self, column: str) -> bool:
-        """Whether every run scored its samples in a column."""
+        """Whether every run has a column of sample scores."""
         return all(column in scores.columns for scores in self.samples.values())
 
     def fingerprint(self, seed: int) -> str:
-        """Return which validation images a run answered."""
+        """Return the fingerprint of a run's validation images."""
         return str(self.summaries[seed]["validation"]["fingerprint"])
 
     def score(self, metric: str, seed: int) -> float:
-        """Return a number that a run ended with."""
+        """Return a final metric of a run."""
         for found in (self.summaries[seed], self.records[seed][-1] if self.records[seed] else {}):
             for name in (metric, f"val_{metric}"):
                 if isinstance(found.get(name), int | float) and not isinstance(found[name], bool):
@@ -64,7 +64,7 @@ class Evidence:
         raise ValueError(f"metric={metric!r} was given; {self.runs[seed]} ended with {', '.join(self.scores(seed))}")
 
     def scores(self, seed: int) -> dict[str, float]:
-        """Return all scores that a run ended with, without their costs."""
+        """Return all final metrics of a run, except costs."""
         return {
             name: float(value)
             for name, value in self.summaries[seed].items()
@@ -72,7 +72,7 @@ class Evidence:
         }
 
     def seconds_per_step(self, seed: int) -> float | None:
-        """Return seconds a step, without the first epoch where there are several."""
+        """Return seconds a step, without the first epoch if there are several."""
         records = self.records[seed]
         counted = records[1:] or records
         first = records[0]["step"] if len(records) > 1 else 0
@@ -80,7 +80,7 @@ class Evidence:
         return sum(record["seconds"] for record in counted) / steps if steps else None
 
     def curve(self, metric: str, seed: int, *, chance: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return seconds of training and a metric after each epoch that was validated; `chance` is its value before."""
+        """Return training seconds and a metric after each validated epoch; `chance` is its initial value."""
         seconds, found = 0.0, [] if chance is None else [(0.0, chance)]
         for record, took in zip(self.records[seed], epoch_seconds(self.records[seed]), strict=True):
             seconds += took
@@ -90,7 +90,7 @@ class Evidence:
 
 
 def epoch_seconds(records: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return how long a run's epochs took; the first, which may compile, counts as if it had been like the others."""
+    """Return the durations of a run's epochs; the first, which may include compilation, is made typical."""
     seconds = [float(record.get("seconds") or 0.0) for record in records]
     return [min(seconds[0], median(seconds[1:])), *seconds[1:]] if len(seconds) > 1 else seconds
 
@@ -110,7 +110,7 @@ def read_evidence(runs: Mapping[int, Path]) -> Evidence:
 
 
 def _digest(run: Run, scores: Scores) -> str:
-    """Return what stands for a run's answers to the bit: all that was kept of them, or else their scores."""
+    """Return a hash of a run's predictions, or else of its scores."""
     kept: Mapping[str, np.ndarray] = scores.columns
     if run.predictions_file.exists():
         kept = {name: value.numpy() for name, value in run.predictions().items()}
@@ -118,7 +118,7 @@ def _digest(run: Run, scores: Scores) -> str:
 
 
 def same_samples(arms: Mapping[str, Evidence]) -> bool:
-    """Return whether all runs answered the same images; refuse arms of one seed that did not."""
+    """Return whether all runs have the same validation images; refuse if they differ between arms of one seed."""
     everywhere = {arm.fingerprint(seed) for arm in arms.values() for seed in arm.seeds}
     for seed in sorted({seed for arm in arms.values() for seed in arm.seeds}):
         found = {name: arm.fingerprint(seed) for name, arm in arms.items() if seed in arm.seeds}
@@ -132,13 +132,13 @@ def same_samples(arms: Mapping[str, Evidence]) -> bool:
 
 
 def common_places(arms: Mapping[str, Evidence]) -> np.ndarray:
-    """Return the samples that every run answered, in order; one that a run could not read is left out."""
+    """Return the indices of samples that every run could read."""
     places = [scores.places for arm in arms.values() for scores in arm.samples.values()]
     return np.sort(reduce(np.intersect1d, places)) if places else np.empty(0, np.int64)
 
 
 def per_sample(arm: Evidence, column: str, seeds: tuple[int, ...], places: np.ndarray) -> np.ndarray:
-    """Return the records of an arm in a column, seeds x samples x ..."""
+    """Return an arm's records of a column, seeds x samples x ..."""
     rows = []
     for seed in seeds:
         scores = arm.samples[seed]
@@ -149,16 +149,16 @@ def per_sample(arm: Evidence, column: str, seeds: tuple[int, ...], places: np.nd
 
 @dataclass(frozen=True)
 class Unaffected:
-    """An arm that came out like another one to the bit, though their settings differ."""
+    """An arm with bit-identical results to another one, although their settings differ."""
 
-    arm: str  # its name
+    arm: str  # name of the arm
     like: str  # name of the other
-    seeds: tuple[int, ...]  # with which it did
-    same: Same  # "training", the losses of all epochs; "answers" to all validation images; or "everything"
+    seeds: tuple[int, ...]  # seeds with identical results
+    same: Same  # what is identical: "training" (all losses), "answers" (all predictions) or "everything"
 
     @property
     def note(self) -> Note:
-        """What is to be said of it."""
+        """The note for the reader."""
         did, effect = EFFECTS[self.same]
         seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
         message = f"{self.arm} {did} {self.like} with {seeds}: what it changes {effect} there"
@@ -166,10 +166,10 @@ class Unaffected:
 
 
 def find_unaffected(plan: Plan, arms: Mapping[str, Evidence]) -> tuple[Unaffected, ...]:
-    """Return the arms of different settings whose runs of one seed are the same, each with the first it is like.
+    """Return arms with different settings but identical runs, each with the first arm that it equals.
 
     Args:
-        plan: whose arms they are; those of identical settings share their runs and are not meant.
+        plan: plan of the comparison; arms with identical settings share their runs and are excluded.
     """
     distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
     distinct.sort(key=lambda name: name != plan.reference)
@@ -185,10 +185,10 @@ def find_unaffected(plan: Plan, arms: Mapping[str, Evidence]) -> tuple[Unaffecte
 
 
 def _compare(first: Evidence, second: Evidence, seed: int, *, kept_only: bool) -> Same | None:
-    """Return what is the same in two runs of one seed.
+    """Return what is identical in two runs of one seed.
 
-    Losses alone say too little of a single epoch, in which a step may come before anything has changed, and of arms
-    that differ in what is kept, such as averaged weights, which are taken from the same training.
+    Equal losses are not sufficient for a single epoch, or for arms that only differ in what is kept, such as averaged
+    weights.
     """
     if seed not in first.seeds:
         return None
@@ -200,6 +200,6 @@ def _compare(first: Evidence, second: Evidence, seed: int, *, kept_only: bool) -
 
 
 def _differ_in_keeping(plan: Plan, first: str, second: str) -> bool:
-    """Whether two arms differ only in what is kept of a training."""
+    """Whether two arms only differ in `keep` settings."""
     one, two = plan.arm(first).changes, plan.arm(second).changes
     return all(name.startswith("keep.") for name in {**one, **two} if one.get(name) != two.get(name))

@@ -1,4 +1,4 @@
-"""What a comparison found."""
+"""Findings of a comparison."""
 
 import math
 from collections.abc import Mapping
@@ -20,85 +20,86 @@ from .evidence import Unaffected
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One arm as it was run."""
+    """Result of one arm."""
 
-    name: str  # of the arm
-    text: str  # how it was written
-    # "finished"; "partly failed" if only some of its seeds finished; "failed" if none did
+    name: str  # name of the arm
+    text: str  # its definition
+    # "finished", "partly failed" (some seeds failed) or "failed" (all did)
     status: Literal["finished", "partly failed", "failed"]
-    seeds: tuple[int, ...]  # that finished
-    scores: tuple[float, ...]  # one a finished seed, in the metric that is compared
-    mean: float | None  # of the scores; None without any
-    runs: Mapping[int, Path]  # folder of every finished seed's run
-    failures: Mapping[int, str]  # reason of every seed that did not finish, by seed; -1 stands for all of them
-    identical_to: str | None = None  # an arm with the very same settings, whose runs these are
-    stability: Stability | None = None  # how often its trainings failed or diverged; None for one that cannot be built
+    seeds: tuple[int, ...]  # finished seeds
+    scores: tuple[float, ...]  # score of each finished seed, in the compared metric
+    mean: float | None  # mean of the scores
+    runs: Mapping[int, Path]  # run folders of finished seeds
+    failures: Mapping[int, str]  # reason for each failed seed; -1 stands for all seeds
+    identical_to: str | None = None  # name of an arm with identical settings, which shares the runs
+    stability: Stability | None = None  # failure and divergence rates; None for an arm that cannot be built
 
 
 @dataclass(frozen=True)
 class ClassDifference:
-    """How an arm does on one class, against the reference."""
+    """An arm's difference from the reference on one class."""
 
-    name: str  # of the class
-    samples: int  # of it
+    name: str  # name of the class
+    samples: int  # number of samples
     reference: float  # mean score of the reference
     arm: float  # mean score of the arm
-    difference: Difference  # with its interval, for this class alone
-    p_holm: float  # its p-value, corrected for the number of classes
+    difference: Difference  # with interval, for this class only
+    p_holm: float  # p-value with Holm's correction over classes
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """An image that one arm answers better than the reference, or worse."""
+    """An image on which an arm differs from the reference."""
 
-    place: int  # in the validation set
+    place: int  # index in the validation samples
     name: str  # of the image
-    label: str  # name of its class, or what else the right answer is
-    reference: float  # mean score of the reference's trainings: of right and wrong answers, the share that is right
+    label: str  # its class or other target as text
+    reference: float  # mean score of the reference's trainings, such as the share of correct predictions
     arm: float  # mean score of the arm's trainings
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an arm costs."""
+    """Costs of an arm."""
 
-    parameters: int | None  # of the model
-    macs: int | None  # multiply-adds of one image; None where not counted
-    # mean over seeds, without the first epoch where there are several; None without a run
+    parameters: int | None  # parameters of the model
+    macs: int | None  # multiply-adds per image, if counted
+    # mean over seeds, without the first epoch if there are several
     seconds_per_step: float | None
-    # seconds a step over those of the reference, paired by seed; None with fewer than two seeds
+    # ratio of seconds a step to the reference's, paired by seed; None with fewer than two seeds
     step_ratio: Ratio | None
-    seconds: float | None  # of training, mean over seeds
-    peak_memory: int | None  # bytes on the GPU, the largest of the seeds; None where not recorded
-    equal_seconds: float | None  # the shortest run of this arm and the reference
-    # difference of the primary metric when each has trained that long, over seeds; None if not known
+    seconds: float | None  # duration of training, mean over seeds
+    peak_memory: int | None  # largest over seeds, in bytes of the GPU, if recorded
+    equal_seconds: float | None  # duration of the shortest run of this arm and the reference
+    # difference of the primary metric after that duration, over seeds, if known
     at_equal_time: Difference | None
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything a comparison found; the runs it comes from are ordinary run folders.
+    """Findings of a comparison, whose runs are ordinary run folders.
 
     Attributes:
-        path: of its folder.
-        plan: what was held equal and what was expected.
-        metric: what is compared.
+        path: folder of the comparison.
+        plan: common settings and expectations.
+        metric: the compared metric.
         reference: the arm that others are compared with.
-        arms: all of them, in the order given.
-        differences: each arm against the reference, judged together; arms that failed or are identical are not in it.
-        other: the same for other numbers that the runs ended with: metric to arm to its difference, over seeds.
-        classes: each arm's differences class by class.
-        disagreements: each arm's images with the largest differences, gains first.
-        costs: of each arm.
-        notes: what has to be said beside the numbers.
-        unaffected: arms that came out like another one to the bit; the notes tell of them too.
-        primary: the metric that runs are judged by.
-        metrics: what is known of the numbers, by name.
-        binary: names of the metrics whose scores are right or wrong, 0 or 1, for every image.
-        class_metric: what classes are compared in; None where there is nothing to compare them in.
-        sample_metric: what single images are compared in; likewise.
-        look: how many times one has looked at this comparison, this time included; 0 where it does not matter.
-        tuned: how the arms' settings were found; None where they were not sought.
+        arms: all arms, in order.
+        differences: differences of arms from the reference, with a common correction; without failed and identical
+            arms.
+        other: differences in other metrics, by metric and arm, over seeds.
+        classes: differences by class, for each arm.
+        disagreements: images with the largest differences, for each arm, gains first.
+        costs: costs of each arm.
+        notes: notes for the reader.
+        unaffected: arms with results identical to another one's, also in the notes.
+        primary: the runs' primary metric.
+        metrics: specifications of the metrics, by name.
+        binary: names of metrics whose sample scores are 0 or 1.
+        class_metric: metric for comparing classes, if any.
+        sample_metric: metric for comparing single images, if any.
+        look: number of looks at this comparison, including this one; 0 if irrelevant.
+        tuned: how the arms' settings were tuned, if they were.
     """
 
     path: Path
@@ -122,43 +123,43 @@ class Findings:
     tuned: TunedArms | None = None
 
     def spec(self, name: str | None) -> MetricSpec | None:
-        """Return what is known of a number by its name; None for one that no task describes."""
+        """Return a metric's specification by name; None if no task describes it."""
         return None if name is None else find_metric(self.metrics, name)
 
     def show(self, metric: str | None, value: float | None) -> str:
-        """Return a value of a metric as text."""
+        """Format a value of a metric."""
         if value is None or not math.isfinite(value):
             return "none"
         spec = self.spec(metric)
         return f"{value:.4g}" if spec is None else spec.show(value)
 
     def words(self, metric: str | None) -> str:
-        """Return what people call a metric; its name where nothing is known of it."""
+        """Return a metric's words, or its name if it is unknown."""
         spec = self.spec(metric)
         return spec.words if spec is not None else metric or "score"
 
     def arm(self, name: str) -> ArmResult:
-        """Return an arm by its name."""
+        """Return an arm by name."""
         for arm in self.arms:
             if arm.name == name:
                 return arm
         raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
 
     def gains_and_losses(self, name: str) -> tuple[list[Disagreement], list[Disagreement]]:
-        """Return the images that an arm answers better than the reference, and those that it answers worse."""
+        """Return the images on which an arm is better than the reference, and those on which it is worse."""
         spec, found = self.spec(self.sample_metric), self.disagreements.get(name, ())
         more, less = ([x for x in found if x.arm > x.reference], [x for x in found if x.arm < x.reference])
         return (more, less) if spec is None or spec.larger_is_better else (less, more)
 
     def never_applied(self, name: str) -> str | None:
-        """Return the arm that one trained and answers exactly like, seed by seed; None where there is none."""
+        """Return the arm with identical training and predictions for every seed, if any."""
         own = self.arm(name).identical_to or name
         found = [one for one in self.unaffected if one.arm == own and one.same == "everything"]
         whole = [one.like for one in found if set(one.seeds) == set(self.arm(name).seeds)]
         return whole[0] if whole else None
 
     def verdict(self, name: str) -> Verdict:
-        """Return what follows for an arm, in words."""
+        """Return the verdict on an arm as text."""
         arm = self.arm(name)
         like = self.never_applied(name)
         if like == self.reference:

@@ -1,4 +1,4 @@
-"""From finished runs to what a comparison found."""
+"""Compute a comparison's findings from finished runs."""
 
 from collections.abc import Mapping
 
@@ -20,19 +20,19 @@ from .diverged import find_diverged
 from .evidence import Evidence, common_places, per_sample, same_samples
 from .findings import ClassDifference, Cost, Disagreement
 
-SHOWN = 10  # images an arm, gains and losses each
+SHOWN = 10  # most gains and losses of an arm, each
 
 
 class Measure:
     """Compares arms with a reference.
 
     Attributes:
-        metrics: what is known of the runs' numbers, by name.
-        places: samples that every run answered; empty where seeds have samples of their own.
-        groups: of these samples, such as their classes; None where there are none.
-        class_metric: what groups are compared in; None where no metric is a mean over samples.
-        sample_metric: what single samples are compared in; likewise.
-        notes: what has to be said beside the numbers.
+        metrics: specifications of the runs' metrics, by name.
+        places: indices of samples in every run; empty if seeds have different samples.
+        groups: groups of these samples, such as classes, if any.
+        class_metric: metric for comparing groups; None if no metric is a mean over samples.
+        sample_metric: metric for comparing single samples; likewise.
+        notes: notes for the reader.
     """
 
     def __init__(self, arms: Mapping[str, Evidence], question: Question) -> None:
@@ -51,7 +51,7 @@ class Measure:
 
     @property
     def binary(self) -> tuple[str, ...]:
-        """Names of the metrics whose scores are all 0 or 1: right or wrong."""
+        """Names of the metrics whose sample scores are all 0 or 1."""
         samples = [scores.columns for arm in self.arms.values() for scores in arm.samples.values()]
         plain = {name: spec.column for name, spec in self.metrics.items() if spec.statistic is None}
         return tuple(
@@ -65,7 +65,7 @@ class Measure:
         return tuple(seed for seed in self.arms[reference].seeds if seed in self.arms[arm].seeds)
 
     def difference(self, reference: str, arm: str) -> Difference:
-        """Return how much an arm differs from the reference in what is asked."""
+        """Return an arm's difference from the reference in the compared metric."""
         question, seeds = self.question, self.seeds(reference, arm)
         paired = question.paired and (question.fixed or len(seeds) >= (1 if question.folds else 2))
         if question.paired and not paired and self._by_sample(question.metric) is not None:
@@ -75,7 +75,7 @@ class Measure:
         return self._difference(reference, arm, question.metric, terms, paired=paired)
 
     def _difference(self, reference: str, arm: str, metric: str, terms: Terms, *, paired: bool) -> Difference:
-        """Return the difference in a metric: over seeds and samples where its runs scored samples, else over seeds."""
+        """Return the difference in a metric: over seeds and samples if there are sample scores, else over seeds."""
         seeds, spec = self.seeds(reference, arm), self._by_sample(metric)
         if spec is None:
             pair = [self._series(name, metric, seeds) for name in (reference, arm)]
@@ -93,7 +93,7 @@ class Measure:
         return unpaired_difference(first, second, **terms)
 
     def score(self, arm: str, seed: int) -> float:
-        """Return what a run scored in what is asked."""
+        """Return a run's score in the compared metric."""
         spec = self._by_sample(self.question.metric)
         if spec is None:
             return self.arms[arm].score(self.question.metric, seed)
@@ -101,7 +101,7 @@ class Measure:
         return spec.combine(columns if self.groups is None else {**columns, GROUP: self.groups})
 
     def others(self, reference: str, arm: str) -> dict[str, Difference]:
-        """Return the differences of all other numbers that runs ended with."""
+        """Return the differences in all other metrics."""
         seeds = self.seeds(reference, arm)
         if len(seeds) < 2:
             return {}
@@ -117,7 +117,7 @@ class Measure:
         return found
 
     def classes(self, reference: str, arm: str, names: tuple[str, ...]) -> tuple[ClassDifference, ...]:
-        """Return the differences class by class, the largest first; classes of one image are left out."""
+        """Return the differences by class, largest first, without classes of one image."""
         seeds = self.seeds(reference, arm)
         least = 1 if self.question.fixed or self.question.folds else 2
         if self.groups is None or self.class_metric is None or len(seeds) < least:
@@ -144,7 +144,7 @@ class Measure:
         return tuple(sorted(rows, key=lambda row: -abs(row.difference.mean)))
 
     def disagreements(self, reference: str, arm: str, source: Source) -> tuple[Disagreement, ...]:
-        """Return the images on which the arms differ most, over all their trainings, gains first."""
+        """Return the images with the largest mean differences, gains first."""
         if not len(self.places) or self.sample_metric is None:
             return ()
         spec = self.metrics[self.sample_metric]
@@ -160,7 +160,7 @@ class Measure:
         return tuple(found)
 
     def cost(self, reference: str | None, name: str, planned: PlannedArm) -> Cost:
-        """Return what an arm costs, beside the reference."""
+        """Return an arm's costs compared with the reference."""
         arm = self.arms[name]
         steps = {seed: s for seed in arm.seeds if (s := arm.seconds_per_step(seed)) is not None}
         shared = self.seeds(reference, name) if reference is not None and reference != name else ()
@@ -186,7 +186,7 @@ class Measure:
     def _at_equal_time(
         self, reference: str, name: str, seeds: tuple[int, ...]
     ) -> tuple[float | None, Difference | None]:
-        """Read every run's primary metric where the shortest one ended, between the epochs by a straight line."""
+        """Compare the primary metric at the end of the shortest run, interpolated between epochs."""
         spec = self.metrics.get(self.question.primary)
         if len(seeds) < 2 or spec is None:
             return None, None
@@ -197,13 +197,13 @@ class Measure:
             return None, None
         until = min(float(seconds[-1]) for arm in pair for seconds, _ in arm)
         if until < max(float(seconds[0]) for arm in pair for seconds, _ in arm):
-            return None, None  # a run was not validated yet, and what it was before is not known
+            return None, None  # not validated yet, and the initial value is unknown
         first, second = ([float(np.interp(until, *curve)) for curve in arm] for arm in pair)
         terms = self._terms(spec.name, spec.larger_is_better)
         return until, paired_scores(first, second, samples_fixed=self.same, **terms)
 
     def stability(self, arm: str, failed: int) -> Stability:
-        """Return how the trainings of an arm went."""
+        """Return failure and divergence rates of an arm's trainings."""
         primary, runs = self.question.primary, self.arms[arm]
         scores = {seed: runs.score(primary, seed) for seed in runs.seeds}
         every = [one.score(primary, seed) for one in self.arms.values() for seed in one.seeds]
@@ -216,8 +216,8 @@ class Measure:
         diverged = find_diverged(scores, losses, usual=usual, metric=metric, samples=len(self.places))
         return Stability.count(len(scores), failed, diverged, level=self.question.level)
 
-    def worth(self, arm: str, reference: str) -> tuple[float, float] | None:
-        """Return what a training of an arm and of the reference lose by failing; None where nobody knows."""
+    def failure_loss(self, arm: str, reference: str) -> tuple[float, float] | None:
+        """Return the loss in score when a training of the arm or of the reference fails; None if unknown."""
         spec = find_metric(self.metrics, self.question.metric)
         if spec is None or not spec.share or not spec.larger_is_better:
             return None
@@ -225,7 +225,7 @@ class Measure:
         return (max(float(found[0]) - (spec.chance or 0.0), 0.0), max(float(found[1]) - (spec.chance or 0.0), 0.0))
 
     def _by_sample(self, metric: str) -> MetricSpec | None:
-        """Return a metric, also by its name in summary.json, if all runs scored their samples in it."""
+        """Return a metric, also by its key in summary.json, if all runs have sample scores of it."""
         spec = find_metric(self.metrics, metric)
         if spec is None or not len(self.places) or not self._have(spec.column):
             return None
@@ -235,7 +235,7 @@ class Measure:
         return all(arm.has(column) for arm in self.arms.values()) and any(arm.seeds for arm in self.arms.values())
 
     def _first_mean(self, *names: str) -> str | None:
-        """Return the first of these metrics that is a plain mean of a number a sample."""
+        """Return the first metric that is a mean over samples."""
         for name in names:
             spec = self.metrics.get(name)
             if spec is not None and spec.statistic is None and not spec.by_group and self._have(spec.column):
@@ -243,7 +243,7 @@ class Measure:
         return None
 
     def _records(self, arm: str, spec: MetricSpec, seeds: tuple[int, ...]) -> np.ndarray:
-        """Return an arm's records, seeds x samples x ...; float64 where they are one number a sample."""
+        """Return an arm's records, seeds x samples x ...; float64 if they are scalars."""
         if not seeds:
             raise ValueError(f"no seed of {arm} finished that can be compared")
         found = per_sample(self.arms[arm], spec.column, seeds, self.places)
@@ -253,10 +253,10 @@ class Measure:
         return [self.arms[arm].score(metric, seed) for seed in seeds]
 
     def _terms(self, metric: str, larger: bool, margin: float | None = None) -> Terms:
-        """Return how a difference of a metric is judged and shown."""
+        """Return the terms for judging and showing a difference of a metric."""
         spec = find_metric(self.metrics, metric)
         terms: Terms = {"level": self.question.level, "larger_is_better": larger, "margin": margin}
         if self.question.folds is not None:
-            folds = self.question.folds  # of the samples that every run answered
+            folds = self.question.folds  # of the samples in every run
             terms["folds"] = folds if not len(self.places) else folds.subset(self.places)
         return terms if spec is None else {**terms, "share": spec.share, "unit": spec.unit}

@@ -1,4 +1,4 @@
-"""Whether the arms of a comparison were trained well enough for it to mean anything: what its notes warn of."""
+"""Warnings about badly trained arms."""
 
 import math
 import time
@@ -17,16 +17,16 @@ from ...tuning.store import Store
 from ..plan.plan import Note
 from ..plan.snapshot import DataCache
 
-STEEP = 0.08  # of the whole fall of the loss, in the last fifth of the epochs: finished runs have 0.03 to 0.055
-FEWEST = 5  # epochs whose losses tell that
-NEAR = 0.05  # of the way from chance to all right
-LONG = 20  # epochs from which on trials of a part of them are worth their time
-PEER, LESS = "resnet18", 0.25  # the small ResNet; the other rate, times the arm's
-POINTS = 0.03  # by which the ResNet, trained for a tenth of the epochs, is to be better
+STEEP = 0.08  # share of the loss decrease in the last fifth of the epochs; converged runs have 0.03 to 0.055
+FEWEST = 5  # least epochs for this check
+NEAR = 0.05  # arms below this fraction between chance and perfect get a warning
+LONG = 20  # least epochs for probe trainings
+PEER, LESS = "resnet18", 0.25  # model of the peer probe; factor of the lower learning rate
+POINTS = 0.03  # advantage of the ResNet, trained for a tenth of the epochs, that is reported
 
 
 def warn_of_losses(runs: Mapping[str, Mapping[int, Path]]) -> list[Note]:
-    """Return a note on every arm whose loss was still falling steeply when its runs ended."""
+    """Return a note on every arm whose loss was still decreasing steeply at the end."""
     notes = []
     for name, found in runs.items():
         falls = [fall for path in found.values() if (fall := _late_fall_of(Run(path))) is not None]
@@ -40,18 +40,18 @@ def warn_of_losses(runs: Mapping[str, Mapping[int, Path]]) -> list[Note]:
 
 
 def _late_fall_of(run: Run) -> float | None:
-    """Return the late fall of a run's loss over the epochs that were augmented: without, any loss is lower at once."""
+    """Return the late decrease of a run's loss, over epochs with augmentation only."""
     records = run.metrics()
     try:
         config = run.config()
-    except ConfigError:  # of another version; what it measured can be read
+    except ConfigError:  # a run of another version, whose metrics can be read
         return late_fall(records)
     augmented = records[: max(config.schedule.epochs - config.augment.off_epochs, 0)]
     return late_fall(augmented if len(augmented) >= FEWEST else records)
 
 
 def late_fall(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return which share of a run's fall of the loss came in its last fifth; None where there is too little to tell."""
+    """Return the share of the loss decrease in the last fifth of a run; None if there are too few epochs."""
     losses = [float(record["train_loss"]) for record in records if "train_loss" in record]
     if len(losses) < FEWEST:
         return None
@@ -62,7 +62,7 @@ def late_fall(records: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def warn_of_chance(scores: Mapping[str, float | None], metric: MetricSpec | None) -> list[Note]:
-    """Return a note on every arm that is hardly better than answering without looking."""
+    """Return a note on every arm near chance level."""
     if metric is None or metric.chance is None or not metric.share or not metric.larger_is_better:
         return []
     least = metric.chance + NEAR * (1 - metric.chance)
@@ -79,7 +79,7 @@ def warn_of_chance(scores: Mapping[str, float | None], metric: MetricSpec | None
 
 
 class Probes:
-    """Short trainings on training samples alone, kept beside a comparison, which tell what its arms could have been."""
+    """Probe trainings on training samples, stored with a comparison, that detect badly trained arms."""
 
     def __init__(self, folder: Path, cache: DataCache, until: float | None = None) -> None:
         self.store, self.cache, self.until = Store(folder / "probes"), cache, until
@@ -87,7 +87,7 @@ class Probes:
     def warn(
         self, configs: Mapping[str, TrainConfig], scores: Mapping[str, float | None], *, tuned: bool
     ) -> list[Note]:
-        """Return notes on arms that another rate, or a small ResNet, shows to be badly trained."""
+        """Return notes on arms that a lower learning rate, or a small ResNet, outperforms."""
         long = {name: config for name, config in configs.items() if config.schedule.epochs >= LONG}
         usual = {
             name: config
@@ -104,7 +104,7 @@ class Probes:
                 notes += [] if tuned else self._by_rate(name, config)
             notes += self._by_peer(usual, scores)
         except OutOfTime:
-            pass  # the budget is worth more than this
+            pass  # no time left in the budget
         return notes
 
     def _by_rate(self, name: str, config: TrainConfig) -> list[Note]:
@@ -156,7 +156,7 @@ class Probes:
 
 
 def _better(score: float, than: float, metric: MetricSpec, ground: TrialSetup) -> bool:
-    """Whether a score is better by more than the samples it is judged on would give by chance."""
+    """Whether a score is better by more than sampling error."""
     gain = (score - than) * (1 if metric.larger_is_better else -1)
     if not metric.share:
         return gain > 0.05 * abs(than)

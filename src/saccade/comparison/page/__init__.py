@@ -1,1 +1,1 @@
-"""The page of a comparison: its sentences, tables and files."""
+"""The page of a comparison: text, tables and files."""

@@ -1,4 +1,4 @@
-"""The report of a comparison: one page that says which arm helps, to a reader who knows no statistics."""
+"""The report of a comparison, for readers without knowledge of statistics."""
 
 import json
 import math
@@ -26,14 +26,14 @@ from . import tables
 from .result import Comparison
 from .words import NAME, capital, how_to_read, summary, title, verdicts
 
-IMAGES = 6  # gains and losses of an arm, each
-RAW = 300_000  # characters of result.json
+IMAGES = 6  # most gains and losses of an arm, each
+RAW = 300_000  # most characters of result.json
 
 Records = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
 def write_report(result: Comparison, source: Source | None = None) -> Path:
-    """Write report.html into a comparison's folder; without a source it shows no images."""
+    """Write report.html; without a source, no images are shown."""
     file = result.path / "report.html"
     write_text(file, render_report(result, source=source, records=read_records(result), request=read_request(result)))
     return file
@@ -46,7 +46,7 @@ def render_report(
     records: Records | None = None,
     request: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the page; what is not given is left out."""
+    """Render the page; missing parts are left out."""
     found: dict[tuple[str, str], list[Block]] = {
         ("intervals", "The differences"): tables.differences(result),
         ("curves", "Learning curves"): curves(result, records or {}),
@@ -81,7 +81,7 @@ def _next(result: Comparison) -> Section:
 
 
 def read_records(result: Comparison) -> Records:
-    """Return what the runs measured, by arm and seed, on average over folds; what cannot be read is left out."""
+    """Return the runs' metrics by arm and seed, averaged over folds; unreadable runs are left out."""
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     folds = (read_request(result) or {}).get("folds")
     for arm in result.arms:
@@ -94,14 +94,14 @@ def read_records(result: Comparison) -> Records:
 
 
 def read_request(result: Comparison) -> dict[str, Any] | None:
-    """Return what was asked, from comparison.json; None if that cannot be read."""
+    """Return the request of comparison.json; None if it cannot be read."""
     return read_record(result.path / "comparison.json").get("request")
 
 
 def _lead(result: Comparison) -> Html:
     lines = [tag("p", tag("strong", word), f": {text}", style="max-width: none") for word, text in how_to_read(result)]
     how = tag("div", tag("div", paragraph(tag("strong", "How to read this")), *lines), class_="facts")
-    notes = [tag("li", shorten(str(note), 300)) for note in result.notes if note.kind != "failure"]  # a section's own
+    notes = [tag("li", shorten(str(note), 300)) for note in result.notes if note.kind != "failure"]  # notes of sections
     return join(
         to_html([Text(summary(result), "lead"), verdicts(result)]),
         how,
@@ -110,7 +110,7 @@ def _lead(result: Comparison) -> Html:
 
 
 def curves(result: Comparison, records: Records) -> list[Block]:
-    """Return how the arms learned, by epoch and by time."""
+    """Return learning curves of the arms, by epoch and by time."""
     distinct = [arm.name for arm in result.arms if arm.identical_to is None]
     found = {name: [list(one) for one in records.get(name, {}).values() if one] for name in distinct}
     charts = []
@@ -143,7 +143,7 @@ def curves(result: Comparison, records: Records) -> list[Block]:
 def _curve(
     runs: Sequence[Sequence[Mapping[str, Any]]], field: str, *, timed: bool
 ) -> list[tuple[float, float, float, float]]:
-    """Return epoch or seconds, mean, lowest and highest over seeds, of the epochs that all of them validated."""
+    """Return epoch or seconds, mean, minimum and maximum over seeds, for epochs validated by all."""
     seeds = []
     for run in runs:
         seconds = np.cumsum(epoch_seconds(run)).tolist()
@@ -158,7 +158,7 @@ def _curve(
 
 
 def gain_by_cost(result: Comparison) -> list[Block]:
-    """Return a chart of what the arms gain beside what they cost."""
+    """Return a chart of the arms' gain against cost."""
     places, d = [], None
     for name, judged in result.differences.items():
         ratio = result.costs[name].step_ratio if name in result.costs else None
@@ -181,7 +181,7 @@ def gain_by_cost(result: Comparison) -> list[Block]:
 
 
 def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
-    """Return the images on which arms disagree; their names alone without a source."""
+    """Return the section on images on which arms disagree; only their names without a source."""
     blocks: list[Block] = []
     for table, found in tables.disagreements(result, IMAGES):
         items = []
@@ -203,7 +203,7 @@ def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
 
 
 def _read(source: Source, one: Disagreement) -> np.ndarray | None:
-    """Read an image if it is still the one that was answered."""
+    """Read an image, if it has not changed."""
     try:
         if source.name(one.place) != one.name or source.targets.describe(one.place) != one.label:
             return None
@@ -213,7 +213,7 @@ def _read(source: Source, one: Disagreement) -> np.ndarray | None:
 
 
 def repeat(result: Comparison, request: Mapping[str, Any] | None) -> list[Block]:
-    """Return how to repeat the comparison, and all its numbers."""
+    """Return the section with the command to repeat the comparison, and its raw results."""
     blocks: list[Block] = []
     if request is not None:
         blocks += [Text("From the folder it was started in, into a new folder:")]
@@ -231,7 +231,7 @@ def repeat(result: Comparison, request: Mapping[str, Any] | None) -> list[Block]
 
 
 def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
-    """Return the command that asks the same again in another folder."""
+    """Return the command that repeats the comparison in another folder."""
     words = ["saccade", "compare", *([str(request["data"])] if request.get("data") else [])]
     for name, text in request["arms"].items():
         words += ["--arm", text if text == name else f"{name}:={text}"]
@@ -253,7 +253,7 @@ def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
 
 
 def _only_python(result: Comparison, request: Mapping[str, Any]) -> list[str]:
-    """Return what was asked and has no flag."""
+    """Return the arguments without a flag."""
     found, seeds, spec = [], request["seeds"], result.spec(result.metric)
     if seeds is not None and len(seeds) == 1 and seeds != [0]:
         found.append(f"seeds={seeds}")
@@ -267,5 +267,5 @@ def _only_python(result: Comparison, request: Mapping[str, Any]) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    """Return a setting as YAML that is read as the same."""
+    """Return a setting as YAML that reads back as the same value."""
     return yaml.safe_dump(value, default_flow_style=True, width=100_000).removesuffix("\n").removesuffix("\n...")

@@ -1,4 +1,4 @@
-"""What a comparison returns: its findings, written as JSON, as Markdown and as lines."""
+"""The result of a comparison: findings as JSON, Markdown and text."""
 
 import json
 from dataclasses import fields
@@ -11,24 +11,24 @@ from ..conclude.findings import Findings
 from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text, tuning
 from .words import about, title
 
-IMAGES = 3  # gains and losses of an arm, each
-HIDDEN = {"spread"}  # what only the statistics' own code can use
+IMAGES = 3  # most gains and losses of an arm, each
+HIDDEN = {"spread"}  # internal fields
 
 
 class Comparison(Findings):
-    """What a comparison found, with how it is written down; its attributes are those of `Findings`."""
+    """The result of a comparison; the attributes are those of `Findings`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON holds it."""
+        """Return everything as JSON values."""
         found = {item.name: to_json(getattr(self, item.name), hidden=HIDDEN) for item in fields(self)}
         return {"format": 1, **found, "verdicts": {arm.name: to_json(self.verdict(arm.name)) for arm in self.arms}}
 
     def to_json(self) -> str:
-        """Return everything as JSON; numbers that are not finite are null."""
+        """Return everything as JSON text; non-finite numbers are null."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
     def to_markdown(self, *, plan: bool = False) -> str:
-        """Return what a reader wants to know first, then the rest, and with `plan` what was planned."""
+        """Return the verdicts, then details, and with `plan` the plan."""
         lines = "\n".join(f"- **{name}**: {verdict}" for name, verdict in self._verdicts())
         notes = "\n".join(f"- {note}" for note in self.notes)
         parts = [f"# {title(self)}", lines, *([notes] if notes else []), f"{about(self)}."]
@@ -55,5 +55,5 @@ class Comparison(Findings):
         return f"<Comparison {self.path}: {verdicts or 'nothing to compare'}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the verdict of every arm."""
+        """Return the notebook representation: the verdict on every arm."""
         return show_table(f"{self.metric} against {self.reference}, {self.path}", self._verdicts())

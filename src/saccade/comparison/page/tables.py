@@ -1,4 +1,4 @@
-"""What a comparison found, as tables with what is said beside them: its page and its Markdown file write these."""
+"""Tables of a comparison's findings, for the page and the Markdown file."""
 
 import json
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from ..conclude.findings import ClassDifference, Cost, Disagreement, Findings
 from ..plan.tuned import TunedArms, promise
 from .words import NAME, capital
 
-CLASSES = 12  # shown at once
-ENDS = 5  # worst and best shown where there are more
-FOLDED = 300  # classes in a fold
+CLASSES = 12  # most classes shown unfolded
+ENDS = 5  # worst and best classes shown if there are more
+FOLDED = 300  # most classes in a fold
 TOO_FEW = "with so few seeds or samples it would miss even the largest difference that there can be"
 
 
 def differences(result: Findings) -> list[Block]:
-    """Return every arm's difference with its interval, the scores behind it, and other numbers."""
+    """Return every arm's difference with its interval, the scores, and other metrics."""
     found = {name: judged.difference for name, judged in result.differences.items()}
     if not found:
         return [Text("No arm could be compared with the reference.", "note"), scores(result)]
@@ -72,7 +72,7 @@ def scores(result: Findings) -> Table:
 
 
 def others(result: Findings) -> list[Table]:
-    """Return the differences of other numbers that runs ended with."""
+    """Return the differences in other metrics."""
     rows = []
     for metric, arms in result.other.items():
         spec = result.spec(metric)
@@ -88,7 +88,7 @@ def others(result: Findings) -> list[Table]:
 
 
 def costs(result: Findings) -> Table:
-    """Return what every arm costs."""
+    """Return the costs of every arm."""
     columns = ("Arm", "Parameters", "Multiply-adds", "ms a step", "Time of a step against the reference")
     rows = tuple((Name(name), *_cost(cost)) for name, cost in result.costs.items())
     caption = "What each arm costs; multiply-adds are those of one sample, each two FLOPs"
@@ -108,7 +108,7 @@ def _cost(cost: Cost) -> list[str]:
 
 
 def at_equal_time(result: Findings) -> list[Block]:
-    """Return what the arms reach when each has trained equally long."""
+    """Return the comparison at equal training time."""
     metric, unit, rows = result.words(result.primary), "", []
     for name, cost in result.costs.items():
         d = cost.at_equal_time
@@ -129,7 +129,7 @@ def at_equal_time(result: Findings) -> list[Block]:
 
 
 def classes(result: Findings, *, brief: bool = False) -> list[Block]:
-    """Return each arm's differences class by class: the worst first, or in brief the largest few."""
+    """Return each arm's differences by class: worst first, or with `brief` the few largest."""
     blocks: list[Block] = []
     for name, found in result.classes.items():
         rows = sorted(found, key=lambda row: row.difference.mean)
@@ -173,7 +173,7 @@ def _class_table(rows: Sequence[ClassDifference], caption: str, folded: str = ""
 
 
 def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagreement]]]:
-    """Return the images on which arms differ most, gains and losses of each arm apart, with what they are."""
+    """Return the images on which arms differ most, gains and losses separately."""
     right = result.sample_metric in result.binary
     ways = ("is right more often", "is right less often") if right else ("is better", "is worse")
     found = []
@@ -195,7 +195,7 @@ def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagre
 
 
 def disagreements_text(result: Findings) -> Text:
-    """Return what the tables of images show."""
+    """Return the explanation of the tables of images."""
     right = f"the {result.words(result.sample_metric)} of each, a mean of trainings."
     if result.sample_metric in result.binary:
         right = "how many of the trainings get each right."
@@ -203,7 +203,7 @@ def disagreements_text(result: Findings) -> Text:
 
 
 def _answered(result: Findings, name: str, mean: float) -> str:
-    """Return how an arm did on an image."""
+    """Format an arm's score on an image."""
     if result.sample_metric not in result.binary:
         return result.show(result.sample_metric, mean)
     seeds = len(result.arm(name).seeds)
@@ -211,7 +211,7 @@ def _answered(result: Findings, name: str, mean: float) -> str:
 
 
 def settings(result: Findings) -> list[Block]:
-    """Return what differs between the arms, and what does not."""
+    """Return the settings that differ between arms, and the common ones."""
     plan = result.plan
     rows: list[tuple[str, ...]] = []
     for arm in plan.arms:
@@ -232,7 +232,7 @@ def settings(result: Findings) -> list[Block]:
 
 
 def decisions(result: Findings) -> list[Table]:
-    """Return who decided the reference's settings, and which decisions differ in other arms."""
+    """Return the decisions on the reference's settings, and those that differ in other arms."""
     plan, tables = result.plan, list[Table]()
     if differ := plan.differing():
         columns: tuple[str, ...] = ("Arm", "Setting", "Reference", "Arm's own")
@@ -247,7 +247,7 @@ def decisions(result: Findings) -> list[Table]:
 
 
 def failures(result: Findings) -> list[Block]:
-    """Return the arms and seeds that failed, with their reasons."""
+    """Return failed arms and seeds, with reasons."""
     rows = tuple(
         (Name(arm.name), "all" if seed < 0 else str(seed), shorten(reason, TEXT))
         for arm in result.arms
@@ -281,7 +281,7 @@ def _value(value: Any) -> str:
 
 
 def tuning(tuned: TunedArms | None) -> list[Block]:
-    """Return how the arms were tuned, each arm's curve and settings; empty for arms that were not."""
+    """Return how the arms were tuned: curves and settings; empty without tuning."""
     if tuned is None:
         return []
     count = "" if tuned.trained_on is None else f"{tuned.trained_on:,} "

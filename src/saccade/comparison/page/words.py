@@ -1,4 +1,4 @@
-"""What follows from a comparison, in sentences: for its page, its Markdown file and whoever prints it."""
+"""Verdicts of a comparison as text, for page, Markdown file and terminal."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from ...statistics.planning import out_of_reach
 from ...statistics.proportion import wilson
 from ..conclude.findings import ArmResult, Findings
 
-NAME = 80  # characters of an arm's or a class' name
-EFFECTS = {  # of one arm and of several
+NAME = 80  # most characters of an arm's or class' name
+EFFECTS = {  # for one arm and several
     "helps": ("helps", "help"),
     "hurts": ("hurts", "hurt"),
     "no difference": ("makes no difference that matters", "make no difference that matters"),
@@ -39,12 +39,12 @@ HOW = {
 
 
 def title(result: Findings) -> str:
-    """Return what the comparison is about."""
+    """Return the title."""
     return f"Which arm helps on {shorten(result.plan.data, 120)}"
 
 
 def kind_of(result: Findings, name: str) -> str:
-    """Return the verdict on an arm in a word or two."""
+    """Return the short verdict on an arm."""
     return "failed" if result.arm(name).status == "failed" else result.verdict(name).kind
 
 
@@ -59,7 +59,7 @@ def summary(result: Findings) -> str:
 
 
 def verdicts(result: Findings) -> Table | None:
-    """Return the verdict on every arm, in everyday words."""
+    """Return the verdict on every arm."""
     rows = [
         (Name(arm.name), kind_of(result, arm.name), in_words(result, arm.name))
         for arm in result.arms
@@ -69,7 +69,7 @@ def verdicts(result: Findings) -> Table | None:
 
 
 def about(result: Findings) -> str:
-    """Return what the verdicts are about."""
+    """Return the scope of the verdicts."""
     seeds = len(result.arm(result.reference).seeds)
     return (
         f"{result.words(result.metric)} on {result.plan.samples:,} validation samples, "
@@ -78,7 +78,7 @@ def about(result: Findings) -> str:
 
 
 def how_to_read(result: Findings) -> list[tuple[str, str]]:
-    """Return the words that need explaining, with what they mean."""
+    """Return the glossary."""
     spec = result.spec(result.metric)
     share = spec is not None and spec.share
     of = "sample" if result.metric in result.binary else "part"
@@ -91,7 +91,7 @@ def how_to_read(result: Findings) -> list[tuple[str, str]]:
 
 
 def in_words(result: Findings, name: str) -> str:
-    """Return what follows for an arm, for a reader who knows no statistics."""
+    """Return the verdict on an arm, for readers without knowledge of statistics."""
     arm = result.arm(name)
     if arm.status == "failed":
         return f"It failed: {shorten(next(iter(arm.failures.values()), 'no run was finished'), 300)}"
@@ -108,7 +108,7 @@ def in_words(result: Findings, name: str) -> str:
 
 
 def _unsteady(result: Findings, arm: ArmResult) -> str:
-    """Return how often trainings failed or came to nothing, where any did."""
+    """Return the failure and divergence rates, if any training failed."""
     found = ""
     for tried in (arm, result.arm(result.reference)):
         whose, one = f"{tried.name}'s", tried.stability
@@ -170,14 +170,14 @@ def _side(result: Findings, d: Difference, value: float) -> str:
 
 
 def _counts_samples(result: Findings, d: Difference) -> bool:
-    """Whether a difference counts right answers, by the scores that runs are judged by."""
+    """Whether a difference counts correct predictions, in the primary metric."""
     own, judged = result.spec(result.metric), result.spec(result.primary)
     same = own is not None and judged is not None and own.column == judged.column
     return d.right_or_wrong and d.share and same
 
 
 def capital(text: str) -> str:
-    """Return a text with a capital at its beginning."""
+    """Capitalise the first letter."""
     return f"{text[:1].upper()}{text[1:]}"
 
 

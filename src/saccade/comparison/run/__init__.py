@@ -1,1 +1,1 @@
-"""The runs of a comparison: their folder, the processes that train them, and the time left."""
+"""Execute the runs of a comparison: folder, worker processes, time budget."""

@@ -1,4 +1,4 @@
-"""What there is still time for: the runs of a comparison, shortened alike or left out when they take longer."""
+"""Schedule a comparison's runs within a time budget: shorten them equally, or drop seeds."""
 
 import time
 from collections import deque
@@ -17,10 +17,10 @@ from ..plan.budget import FLOOR, LEAST_SEEDS, makespan
 from ..plan.cut import STRIDE, Piece
 from .worker import Outcome
 
-SLACK = 0.02  # of the time of all runs, by which they may be late before anything is changed
-MORE_SLACK = 0.03  # likewise, before runs of a seed that has begun are thrown away
-AMONG = 0.5  # share of the epochs of finished seeds that another one is to have at least; else it is left out
-MOST_AGAIN = 3  # times that a run is begun anew for being late
+SLACK = 0.02  # tolerated delay, relative to the time of all runs
+MORE_SLACK = 0.03  # likewise, before runs of a started seed are discarded
+AMONG = 0.5  # least epochs of a further seed, relative to finished seeds; otherwise it is dropped
+MOST_AGAIN = 3  # most restarts of late runs
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Job:
     seed: int
     config: TrainConfig
     path: Path
-    piece: Piece | None = None  # of a pass over folds
-    record: tuple[Decision, ...] = ()  # who decided its settings so far
+    piece: Piece | None = None  # its fold, in cross-validation
+    record: tuple[Decision, ...] = ()  # decisions on its settings so far
 
     @property
     def whole(self) -> int:
-        """The seed whose runs stand or fall together: its own, or that of its pass over folds."""
+        """The group of runs that are kept or dropped together: the seed, or the pass over folds."""
         return self.seed if self.piece is None else self.piece.whole
 
     @property
     def epochs(self) -> int:
-        """That it is trained for."""
+        """Number of epochs."""
         return self.config.schedule.epochs
 
     def __str__(self) -> str:
@@ -53,23 +53,23 @@ class Job:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the runs of a comparison are held to."""
+    """Limits on the runs of a comparison."""
 
-    until: float | None = None  # when all have to have ended, on the monotonic clock; None: they take what they take
-    paces: Mapping[str, Pace] | None = None  # that were planned with, by arm
-    shorten: Callable[[Job, float], Job] | None = None  # gives a run a share of its epochs, and writes that down
-    least: int = 2  # seeds that are run whatever the time
-    done: int = 0  # seeds that were finished before
-    fixed: frozenset[int] = frozenset()  # seeds of which some runs were, so that the others keep their epochs
+    until: float | None = None  # deadline, by `time.monotonic`; None: no limit
+    paces: Mapping[str, Pace] | None = None  # planned paces by arm
+    shorten: Callable[[Job, float], Job] | None = None  # shortens a run to a fraction of its epochs, and records that
+    least: int = 2  # least seeds to run
+    done: int = 0  # seeds finished before
+    fixed: frozenset[int] = frozenset()  # partly finished seeds, which keep their epochs
 
 
-class Clock:
-    """Gives out runs in their order, as many and as long as there is time for.
+class RunScheduler:
+    """Schedules runs in order, within the time budget.
 
-    Before a seed begins, and when a run says that it is late, the runs that are left are fitted to the time anew, by
-    how much longer than planned the last run took: first seeds are left out, down to three in all, then epochs of all
-    arms alike, then seeds down to the least. All runs of a seed have the same share of their epochs: where a seed
-    cannot be ended with the share it began with, all of its runs begin anew with a smaller one, or it is left out.
+    Before a seed starts, and when a run is late, the remaining runs are fitted to the remaining time, scaled by the
+    last run's delay: first seeds are dropped, down to three in total, then epochs of all arms are reduced equally, then
+    seeds are dropped down to the least. All runs of a seed have the same fraction of their epochs: if a seed cannot
+    finish with it, all of its runs are restarted with a smaller one, or the seed is dropped.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Clock:
         for job in jobs:
             self.whole.setdefault(job.whole, []).append(job)
         self.waiting = deque(self.whole)
-        self.present: deque[Job] = deque()  # of the seed that has begun
-        self.share = self.first = 1.0  # of the epochs planned, that runs have now, and those of the first seed
+        self.present: deque[Job] = deque()  # remaining runs of the current seed
+        self.share = self.first = 1.0  # current fraction of the planned epochs, and that of the first seed
         self.slower, self.ended, self.again = 1.0, 0, 0
-        self.news: list[str] = []  # what was changed, in words
+        self.messages: list[str] = []  # messages on changes
         self.time = 0.0 if self.limits.until is None else max(self.limits.until - self.now(), 0.0)
 
     def next(self) -> Job | None:
-        """Return the next run; None when there are no more, or no time for them."""
+        """Return the next run; None if there are no more, or no time."""
         if self.present and self.slots == 1 and not self._fits(list(self.present), slack=MORE_SLACK):
             self._begin_again(self.present[0].whole)
         if not self.present:
@@ -99,7 +99,7 @@ class Clock:
         return self.present.popleft()
 
     def end(self, job: Job, outcome: Outcome, took: float) -> None:
-        """Take note of how a run ended; one that is late is given out again, as it is or with fewer epochs."""
+        """Record a run's outcome; a late one is rescheduled, possibly with fewer epochs."""
         pace = self._pace(job.arm)
         if outcome.kind == "late":
             if pace is not None and outcome.epoch_seconds:
@@ -115,33 +115,33 @@ class Clock:
 
     @property
     def left(self) -> int:
-        """How many runs there are to be given out."""
+        """Number of remaining runs."""
         return len(self.present) + sum(len(self.whole[whole]) for whole in self.waiting)
 
     def allowance(self, job: Job) -> Allowance | None:
-        """Return what a run that was given out has to know of the time; None where it may take what it takes."""
+        """Return a run's time allowance; None if it has no limit."""
         pace, until = self._pace(job.arm), self.limits.until
         if until is None or pace is None or self.slots > 1 or self.again >= MOST_AGAIN:
             return None
         rest = sum(map(self._planned, self.present))
         after = [sum(map(self._planned, self.whole[whole])) for whole in self.waiting]
-        if not self.ended:  # nothing is lost yet if all of them are shortened
+        if not self.ended:  # all runs can still be shortened without losing any
             return Allowance(until + SLACK * self.time, _epoch(pace, job.epochs), rest + sum(after))
-        needed = max(self.limits.least - self._before(), 0)  # others can be shortened, or left out
+        needed = max(self.limits.least - self._before(), 0)  # further seeds can be shortened or dropped
         rest += AMONG * sum(after[:needed])
         return Allowance(until + MORE_SLACK * self.time, _epoch(pace, job.epochs), rest)
 
     def _before(self) -> int:
-        """Return how many seeds have begun."""
+        """Return the number of started seeds."""
         return self.limits.done + len(self.whole) - len(self.waiting)
 
     def _refit(self) -> None:
-        """Leave out and shorten what is waiting, if it does not fit."""
+        """Drop or shorten waiting runs that do not fit."""
         if self.waiting:
             self._take(*self._choose(list(self.waiting), self._before()))
 
     def _begin_again(self, whole: int) -> bool:
-        """Begin the runs of a seed anew with fewer epochs, or leave it out, and say so; False if nothing is gained."""
+        """Restart a seed's runs with fewer epochs, or drop it; False if that does not help."""
         before = self._before() - 1
         count, share = self._choose([whole, *self.waiting], before)
         if before >= self.limits.least and share < 1.0:
@@ -156,13 +156,13 @@ class Clock:
         return True
 
     def _take(self, count: int, share: float) -> None:
-        """Keep so many of the seeds that are waiting, with a share of their epochs."""
+        """Keep `count` of the waiting seeds, with a fraction of their epochs."""
         left = []
         while len(self.waiting) > count:
             left.append(self.waiting.pop())
             del self.whole[left[-1]]
         if left:
-            self.news.append(f"runs are slower than planned: no time for {said_seeds(sorted(left))}")
+            self.messages.append(f"runs are slower than planned: no time for {describe_seeds(sorted(left))}")
         if share < 1.0 and self.waiting and self.limits.shorten is not None:
             self.share *= share
             short = [whole for whole in self.waiting if whole not in self.limits.fixed]
@@ -170,10 +170,10 @@ class Clock:
                 self.whole[whole] = [self.limits.shorten(job, share) for job in self.whole[whole]]
             if short:
                 epochs = count_of(max(job.epochs for job in self.whole[short[0]]), "epoch")
-                self.news.append(f"runs are slower than planned: {epochs} for {said_seeds(short)}")
+                self.messages.append(f"runs are slower than planned: {epochs} for {describe_seeds(short)}")
 
     def _choose(self, left: Sequence[int], before: int) -> tuple[int, float]:
-        """Return how many of the seeds that are left fit, and with which share of the epochs they have now."""
+        """Return how many of the remaining seeds fit, and with which fraction of their current epochs."""
         if self._fits([job for whole in left for job in self.whole[whole]], slack=SLACK):
             return len(left), 1.0
         longest = max(job.epochs for whole in left for job in self.whole[whole])
@@ -185,7 +185,7 @@ class Clock:
         tries += [(must, epochs) for epochs in range(longest, 0, -1)]
         for count, epochs in tries:
             jobs = [job for whole in left[:count] for job in self.whole[whole]]
-            if self._fits(jobs, epochs / longest, slack=-SLACK):  # what got slower may get slower yet
+            if self._fits(jobs, epochs / longest, slack=-SLACK):  # leave slack for further delays
                 return count, epochs / longest
         return must, 1 / longest
 
@@ -201,18 +201,18 @@ class Clock:
         return 0.0 if pace is None else pace.seconds(part_of(job.epochs, share))
 
     def _pace(self, arm: str) -> Pace | None:
-        """Return the pace of an arm; one that could not be timed takes as long as the slowest."""
+        """Return the pace of an arm; default: that of the slowest."""
         paces = self.limits.paces or {}
         return paces.get(arm) or max(paces.values(), key=lambda pace: pace.seconds(1), default=None)
 
 
-def said_seeds(wholes: Sequence[int]) -> str:
-    """Return seeds in words."""
+def describe_seeds(wholes: Sequence[int]) -> str:
+    """Return seeds as text."""
     return f"seed{'s' * (len(wholes) > 1)} {', '.join(str(whole % STRIDE) for whole in wholes)}"
 
 
 def part_of(epochs: int, share: float) -> int:
-    """Return a share of epochs, one at least."""
+    """Return a fraction of epochs, at least one."""
     return max(int(epochs * share + 1e-9), 1)
 
 
@@ -221,6 +221,6 @@ def _epoch(pace: Pace, epochs: int) -> float:
 
 
 def _without_first(took: float, path: Path) -> float:
-    """Return what a run took if its first epoch, which compiles, had been like the others."""
+    """Return a run's duration with its first epoch, which includes compilation, replaced by a typical one."""
     records = Run(path).metrics()
     return took - sum(float(record["seconds"]) for record in records) + sum(epoch_seconds(records))

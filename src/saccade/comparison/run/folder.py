@@ -1,4 +1,4 @@
-"""The folder of a comparison: what was asked, and where each run is."""
+"""The folder of a comparison: its request and its runs."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from ...settings import TrainConfig, flatten
 from ...support.files import write_text
 
 FORMAT = 1
-# Settings that say where and how often, not what: runs that differ in these alone are the same.
+# Settings that do not affect the result: runs that only differ in these are the same.
 MACHINE = {
     "engine.device",
     "engine.threads",
@@ -27,8 +27,8 @@ MACHINE = {
     "keep.states",
     "keep.tensorboard",
 }
-# Settings of the first version. One that came later and has its default is no part of what tells runs apart, so that
-# comparisons written before it are found again.
+# Settings of the first version. Later ones are only hashed if they differ from their default, so that earlier
+# comparisons are found.
 FIRST = {
     "data": "path val val_share split_seed img_size mean std workers buffer train_limit",
     "model": "name options plugins drop_path pretrained checkpoint probe",
@@ -43,7 +43,7 @@ FIRST = {
 
 
 class Folder:
-    """The folder of a comparison, which need not be there yet."""
+    """The folder of a comparison, which may not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
@@ -52,7 +52,7 @@ class Folder:
         self.markdown_file = self.path / "result.md"
 
     def record(self) -> dict[str, Any] | None:
-        """Return what was written about the comparison here; None if there is none."""
+        """Return the comparison's record; None if there is none."""
         if not self.path.exists():
             return None
         if not self.path.is_dir():
@@ -71,11 +71,11 @@ class Folder:
         return record
 
     def claim(self, request: Mapping[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
-        """Return what is already known here of a request; refuse a folder that holds another comparison.
+        """Return the record of the same request; refuse a folder with another comparison.
 
         Args:
-            request: what is asked; arms may be added to those here, and seeds too.
-            overwrite: let the request take the place of another; finished runs are kept either way.
+            request: the request, which may have additional arms and seeds.
+            overwrite: replace another request; finished runs are kept.
         """
         record = self.record()
         if record is None or overwrite:
@@ -95,15 +95,15 @@ class Folder:
         return record
 
     def write(self, request: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        """Write down what was asked and what was decided."""
+        """Write request and decisions."""
         self.path.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, "request": dict(request), **found}
         write_text(self.record_file, json.dumps(record, indent=1, ensure_ascii=False))
 
     def looks(self, seeds: Sequence[int]) -> list[list[int]]:
-        """Return the seeds of every look at results here, one at these seeds included; the same seeds are one look."""
+        """Return the seeds of every look at results, including one at these seeds; equal seeds are one look."""
         looks, now = (self.record() or {}).get("looks"), sorted(seeds)
-        if looks is None:  # a comparison that was written before looks were counted
+        if looks is None:  # a comparison of an earlier version
             try:
                 before = json.loads(self.result_file.read_text(encoding="utf-8"))
                 looks = [sorted(next(arm["seeds"] for arm in before["arms"] if arm["name"] == before["reference"]))]
@@ -112,33 +112,33 @@ class Folder:
         return [*looks, *([] if now in looks else [now])]
 
     def count_look(self, seeds: Sequence[int]) -> int:
-        """Return how many times one has looked at results here, this time included, and write it down."""
+        """Record a look at results, and return the number of looks."""
         record, looks = self.record(), self.looks(seeds)
         if record and looks != record.get("looks"):
             self.add({"looks": looks})
         return looks.index(sorted(seeds)) + 1
 
     def add(self, found: Mapping[str, Any]) -> None:
-        """Write down what else was found."""
+        """Write further results."""
         write_text(self.record_file, json.dumps({**(self.record() or {}), **found}, indent=1, ensure_ascii=False))
 
     def run_path(self, name: str, config: TrainConfig) -> Path:
-        """Return where a run is or will be; the same settings under another arm's name are found."""
+        """Return a run's path; equal settings of another arm share it."""
         digest = config_hash(config)
         known = sorted((self.path / "runs").glob(f"*-{digest}"))
         return (known[0] if known else self.path / "runs" / f"{slug(name)}-{digest}") / f"seed-{config.seed}"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from running the same comparison; a killed one lets go by itself."""
-        self.record()  # nothing is put into a folder that holds something else
+        """Lock the comparison; the lock is released if the process is killed."""
+        self.record()  # do not write to a folder with other contents
         self.path.mkdir(parents=True, exist_ok=True)
         with hold(self.path / ".lock", wait=0.0):
             yield
 
 
 def config_hash(config: TrainConfig) -> str:
-    """Return ten letters that stand for what is trained, without the seed and the machine."""
+    """Return a hash of the settings, without seed and machine."""
     first = {f"{group}.{name}" for group, names in FIRST.items() for name in names.split()}
     defaults, aside = flatten(TrainConfig()), MACHINE | {"seed", "recipe"}
     leaves = {k: v for k, v in flatten(config).items() if k not in aside and (k in first or v != defaults[k])}
@@ -146,18 +146,18 @@ def config_hash(config: TrainConfig) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name that every file system takes."""
+    """Return a name that is safe for all file systems."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:40] or "arm"
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a run is there with everything a comparison needs."""
+    """Whether a run is finished and complete."""
     run = Run(path)
     return run.finished() and (run.scores_file.exists() or run.predictions_file.exists())
 
 
 def resumable(path: Path) -> Run | None:
-    """Return a half-finished run that can be resumed; what was left of one that cannot is removed."""
+    """Return an unfinished run to resume; remove one that cannot be resumed."""
     run = Run(path)
     if run.settings.exists() and list_states(run.states):
         return run

@@ -1,6 +1,6 @@
-"""Processes that train for a comparison: each at a place of its own, and it stays for the next run.
+"""Worker processes of a comparison, one per slot, reused for several runs.
 
-What a process has imported, and what it has compiled, then serves all runs of its place.
+Imports and compiled code are reused for all runs of a slot.
 """
 
 import json
@@ -20,35 +20,35 @@ from ...training.pace import Pace
 from ..plan.snapshot import DataCache
 from .worker import probe
 
-POLL = 0.05  # seconds between looks at the processes
-GRACE = 60.0  # seconds they get to save their states
+POLL = 0.05  # seconds between polls
+GRACE = 60.0  # seconds to save states
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place where one run at a time goes: environment of its process, and its number of CPU threads."""
+    """A slot for one run at a time: environment of its process, and number of CPU threads."""
 
     environment: Mapping[str, str]
     threads: int | None = None
 
     def settings(self, config: TrainConfig) -> dict[str, Any]:
-        """Return the settings of a run as its process takes them."""
+        """Return a run's settings for its process."""
         changes: dict[str, Any] = {}
         if VISIBLE in self.environment:
-            changes["engine.device"] = "cuda"  # the only one its process sees
+            changes["engine.device"] = "cuda"  # the only GPU visible to the process
         if self.threads is not None and config.engine.threads is None:
             changes["engine.threads"] = self.threads
         return asdict(overlay(config, changes))
 
 
 def make_slots(parallel: int | None, device: str, *, gpus: Sequence[str], cores: int) -> list[Slot]:
-    """Return the places for runs; an empty list means one after another in this process.
+    """Return the slots; an empty list means sequential runs in this process.
 
     Args:
-        parallel: runs side by side; None is one a GPU, and on a CPU one in this process.
-        device: as asked: auto, cpu, cuda, cuda:1.
-        gpus: as `CUDA_VISIBLE_DEVICES` would name them; empty without.
-        cores: of the CPU, split over processes.
+        parallel: number of parallel runs; None: one per GPU, or one in this process on a CPU.
+        device: requested device: auto, cpu, cuda, cuda:1.
+        gpus: GPUs as in `CUDA_VISIBLE_DEVICES`.
+        cores: CPU cores, divided among processes.
     """
     if parallel is not None and parallel < 1:
         raise ValueError(f"parallel={parallel} was given; it is how many runs go side by side, 1 or more")
@@ -65,13 +65,13 @@ def make_slots(parallel: int | None, device: str, *, gpus: Sequence[str], cores:
 
 
 def shared_by(slots: Sequence[Slot]) -> int:
-    """Return how many of these share a GPU, so that a run may take as many times as long as alone; 1 on a CPU."""
+    """Return the number of slots per GPU, by which runs may slow down; 1 on a CPU."""
     named = Counter(gpu for slot in slots if (gpu := slot.environment.get(VISIBLE)) is not None)
     return max(named.values(), default=1)
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs as `CUDA_VISIBLE_DEVICES` names them, without waking them."""
+    """Return the GPUs as in `CUDA_VISIBLE_DEVICES`, without initialising CUDA."""
     import torch
 
     count, named = torch.cuda.device_count(), named_gpus()
@@ -79,7 +79,7 @@ def visible_gpus() -> list[str]:
 
 
 class Worker:
-    """A process at a place, begun when there is something to do and kept while all goes well."""
+    """A worker process of a slot, started when needed and kept while it succeeds."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -87,7 +87,7 @@ class Worker:
         self.answer = self.log = Path()
 
     def begin(self, asked: Mapping[str, Any], *, answer: Path, log: Path) -> None:
-        """Give it something to do, as `saccade.comparison.run.worker` takes it; it answers and logs by these files."""
+        """Send a job to the worker, which writes its result and log to the given files."""
         self.answer, self.log = answer, log
         log.parent.mkdir(parents=True, exist_ok=True)
         answer.unlink(missing_ok=True)
@@ -98,11 +98,11 @@ class Worker:
             _send(self.process, text)
 
     def ended(self) -> bool:
-        """Whether it has answered, or will not any more."""
+        """Whether the job has ended or the worker has died."""
         return self.answer.exists() or self.process is None or self.process.poll() is not None
 
     def read(self) -> dict[str, Any]:
-        """Return its answer; raises RuntimeError, in words, where it died."""
+        """Return the result; raise RuntimeError if the worker died."""
         try:
             return dict(json.loads(self.answer.read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -114,12 +114,12 @@ class Worker:
             self.answer.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """End the process; a run under way saves its state."""
+        """Stop the process; a running training saves its state."""
         stop_all([self])
 
 
 class Crew:
-    """The processes of a comparison, one a slot; none where runs are trained in this one. When it is left, they end."""
+    """The worker processes of a comparison, one per slot; they are stopped at exit from the context."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.workers = [Worker(slot) for slot in slots]
@@ -134,23 +134,23 @@ class Crew:
         self.close()
 
     def call(self) -> None:
-        """Begin the first process, which will be asked soon."""
+        """Start the first process in advance."""
         for worker in self.workers[:1]:
             worker.process = worker.process or start(worker.slot.environment, Path(os.devnull))
 
     def dismiss(self) -> None:
-        """Tell all processes to end, which have nothing to do any more; `close` waits for them."""
+        """Tell all idle processes to exit; `close` waits for them."""
         for worker in self.workers:
             if worker.process is not None:
                 worker.process.terminate()
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         stop_all(self.workers)
 
 
 def _send(process: "subprocess.Popen[bytes]", text: str) -> bool:
-    """Tell a process what is next; False if it is gone."""
+    """Send a line to a process; False if it has exited."""
     if process.poll() is not None or process.stdin is None:
         return False
     try:
@@ -162,7 +162,7 @@ def _send(process: "subprocess.Popen[bytes]", text: str) -> bool:
 
 
 def stop_all(workers: Sequence[Worker]) -> None:
-    """End processes together; runs under way save their states."""
+    """Stop processes together; running trainings save their states."""
     processes = [worker.process for worker in workers if worker.process is not None]
     for worker in workers:
         worker.process = None
@@ -181,7 +181,7 @@ def stop_all(workers: Sequence[Worker]) -> None:
 
 
 def time_probe(config: TrainConfig, crew: Crew, folder: Path, cache: DataCache | None = None) -> Pace:
-    """Time a few steps of a run where it will run, by the first of the crew, or here with what is open already."""
+    """Time a few steps of a run, in the first worker or in this process."""
     if not crew.workers:
         return probe(config, cache)
     worker = crew.workers[0]
@@ -193,7 +193,7 @@ def time_probe(config: TrainConfig, crew: Crew, folder: Path, cache: DataCache |
 
 
 def ask(worker: Worker, asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return what a process answers; raises RuntimeError, in words, where it fails."""
+    """Send a job to a worker and return its result; raise RuntimeError if it fails."""
     try:
         worker.begin(asked, answer=folder / ".asked.json", log=folder / "asked.log")
         while not worker.ended():

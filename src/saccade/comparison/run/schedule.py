@@ -1,4 +1,4 @@
-"""Run the runs of a comparison, here or side by side in processes of their own, and show how far they are."""
+"""Execute runs in this process or in parallel workers, with progress output."""
 
 import shutil
 import signal
@@ -19,19 +19,19 @@ from ...tasks.metric import MetricSpec
 from ...training.allowance import Allowance
 from ...training.loop import Interrupted
 from ..plan.snapshot import DataCache
-from .clock import Clock, Job
+from .clock import Job, RunScheduler
 from .processes import POLL, Crew, Worker, stop_all
 from .worker import Outcome, train_run
 
-TICK = 1.0  # seconds between looks at how far the runs are
+TICK = 1.0  # seconds between progress updates
 
 
 class Watch:
-    """A bar over all runs, with those under way and when it will be over; a line for each that ended.
+    """A progress bar over all runs, with the running ones and the remaining time; a line for each finished one.
 
     Args:
-        seconds: all of it is expected to take; None if nobody knows.
-        metric: that runs are judged by, shown of each that finished; None shows none.
+        seconds: expected total duration, if known.
+        metric: metric to show for finished runs, if any.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class Watch:
         self.progress.stop()
 
     def say(self, text: str, *, style: str | None = None) -> None:
-        """Print a remark above the bar."""
+        """Print a message above the bar."""
         self.out.print(text, style=style, highlight=False, markup=False)
 
     def begin(self, job: object, path: Path, epochs: int) -> None:
-        """Take note of a run that begins."""
+        """Record a started run."""
         self.running[str(job)] = (path, epochs)
         self.begun[str(job)] = time.monotonic()
 
     def end(self, job: object, outcome: Outcome | None) -> None:
-        """Take note of a run that ended; None if it will be begun again."""
+        """Record a run's outcome; None if it is restarted."""
         path, _ = self.running.pop(str(job))
         if outcome is None:
             return
@@ -99,7 +99,7 @@ class Watch:
             self.progress.update(self.bar, **self.standing(time.monotonic() - self.since))
 
     def standing(self, elapsed: float) -> dict[str, Any]:
-        """Return what the bar shows after so many seconds."""
+        """Return the bar's fields after the given time."""
         running = list(self.running.items())
         parts = [min(len(Run(path).metrics()) / epochs, 1.0) for _, (path, epochs) in running]
         done = self.ended + sum(parts)
@@ -114,18 +114,18 @@ class Watch:
 
 
 def run_jobs(
-    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock | None = None, cache: DataCache | None = None
+    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: RunScheduler | None = None, cache: DataCache | None = None
 ) -> dict[tuple[str, int], Outcome]:
-    """Run jobs in their order, by a crew or in this process, as long as there is time; say how each ended."""
-    clock = clock or Clock(jobs, slots=len(crew.workers))
+    """Execute jobs in order, by workers or in this process, within the time budget; return their outcomes."""
+    clock = clock or RunScheduler(jobs, slots=len(crew.workers))
     with watch:
         if crew.workers:
             return run_side_by_side(jobs, crew, watch, clock)
         return run_here(watch, clock, cache)
 
 
-def run_here(watch: Watch, clock: Clock, cache: DataCache | None = None) -> dict[tuple[str, int], Outcome]:
-    """Run jobs one after another in this process, on samples that are open already; Ctrl-C leaves one resumable."""
+def run_here(watch: Watch, clock: RunScheduler, cache: DataCache | None = None) -> dict[tuple[str, int], Outcome]:
+    """Execute jobs sequentially in this process; an interrupted run can be resumed."""
     found = {}
     while (job := _next(watch, clock)) is not None:
         watch.begin(job, job.path, job.epochs)
@@ -135,17 +135,17 @@ def run_here(watch: Watch, clock: Clock, cache: DataCache | None = None) -> dict
     return found
 
 
-def _next(watch: Watch, clock: Clock) -> Job | None:
-    """Return the next run, and say what there is no time for."""
+def _next(watch: Watch, clock: RunScheduler) -> Job | None:
+    """Return the next run, and print the scheduler's messages."""
     job = clock.next()
-    while clock.news:
-        watch.say(clock.news.pop(0), style="yellow")
+    while clock.messages:
+        watch.say(clock.messages.pop(0), style="yellow")
         watch.total = watch.ended + len(watch.running) + clock.left + (job is not None)
     return job
 
 
-def _end(job: Job, outcome: Outcome, watch: Watch, clock: Clock) -> bool:
-    """Take note of how a run ended; False if it will be begun again, or is left out, since it was late."""
+def _end(job: Job, outcome: Outcome, watch: Watch, clock: RunScheduler) -> bool:
+    """Record a run's outcome; False if it was late, and is restarted or dropped."""
     clock.end(job, outcome, time.monotonic() - watch.begun[str(job)])
     late = outcome.kind == "late"
     watch.end(job, None if late else outcome)
@@ -161,8 +161,10 @@ class _Working:
     retried: bool
 
 
-def run_side_by_side(jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock) -> dict[tuple[str, int], Outcome]:
-    """Run jobs in processes beside this one; a run whose process dies is resumed once."""
+def run_side_by_side(
+    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: RunScheduler
+) -> dict[tuple[str, int], Outcome]:
+    """Execute jobs in worker processes; a run whose process dies is resumed once."""
     again = deque[Job]()
     free, working = list(crew.workers), list[_Working]()
     found: dict[tuple[str, int], Outcome] = {}
@@ -207,7 +209,7 @@ def _begin(job: Job, worker: Worker, retried: bool, allowance: Allowance | None)
 
 
 def _outcome(worker: Worker) -> Outcome:
-    """Return how a run ended; after one that did not finish its process ends as well, and takes what it holds along."""
+    """Return a run's outcome; if it failed, the worker is stopped to free its resources."""
     try:
         outcome = Outcome(**worker.read())
     except (RuntimeError, TypeError) as error:

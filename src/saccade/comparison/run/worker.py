@@ -1,4 +1,4 @@
-"""Runs of a comparison, in this process or as `python -m saccade.comparison`, asked by lines of JSON."""
+"""Train the runs of a comparison, in this process or in workers controlled by JSON lines."""
 
 import gc
 import json
@@ -29,7 +29,7 @@ from ..conclude.soundness import Probes
 from ..plan.snapshot import DataCache
 from .folder import is_finished, resumable
 
-GRACE = 30.0  # seconds to save the state after the parent is gone
+GRACE = 30.0  # seconds to save the state after the parent has exited
 COST = "cost.json"
 
 Kind = Literal["finished", "refused", "memory", "failed", "stopped", "late"]
@@ -37,12 +37,12 @@ Kind = Literal["finished", "refused", "memory", "failed", "stopped", "late"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """Outcome of a run."""
 
-    # "finished"; "refused" (it would end the same way again), "memory", "failed", "stopped" or "late" (to be resumed)
+    # "finished", "refused" (not to be retried), "memory", "failed", "stopped" or "late" (to be resumed)
     kind: Kind
-    reason: str = ""  # why it did not finish
-    epoch_seconds: float | None = None  # that an epoch takes, of one that is late
+    reason: str = ""  # reason if it did not finish
+    epoch_seconds: float | None = None  # duration of an epoch, if late
 
 
 def train_run(
@@ -53,7 +53,7 @@ def train_run(
     allowance: Allowance | None = None,
     record: Sequence[Decision] = (),
 ) -> Outcome:
-    """Train a run, or resume it, as long as there is time; one that is finished is left alone."""
+    """Train or resume a run, within its allowance; finished runs are skipped."""
     try:
         with hold(path.with_name(f".{path.name}.lock")):
             if not is_finished(path):
@@ -69,7 +69,7 @@ def train_run(
         return Outcome("memory" if memory else "refused", str(error) or "out of memory")
     except (ValueError, TypeError) as error:
         return Outcome("refused", str(error))
-    except Exception as error:  # whatever a model or a disk does, the other arms go on
+    except Exception as error:  # errors must not stop the other arms
         traceback.print_exc()
         return Outcome("failed", f"{type(error).__name__}: {error}")
     return Outcome("finished")
@@ -95,9 +95,9 @@ def _train(
 
 
 def probe(config: TrainConfig, cache: DataCache | None = None) -> Pace:
-    """Time a few steps and some validation images of a run, without keeping anything."""
+    """Time a few steps and some validation images of a run; nothing is kept."""
     device = local_device(config.engine.device)
-    torch.zeros(1, device=device)  # waking a GPU is done once
+    torch.zeros(1, device=device)  # initialises the GPU
     begun = time.monotonic()
     choice, data = (cache or DataCache()).open(config)
     pace = measure_pace(config, choice, data, device)
@@ -105,7 +105,7 @@ def probe(config: TrainConfig, cache: DataCache | None = None) -> Pace:
 
 
 def pace_of(path: Path, config: TrainConfig) -> Pace | None:
-    """Return the pace of a finished run; None if it was resumed, so that its whole time is not known."""
+    """Return the pace of a finished run; None if it was resumed, since its duration is unknown."""
     run = Run(path)
     cost = read_record(path / COST)
     if not cost:
@@ -119,9 +119,9 @@ def pace_of(path: Path, config: TrainConfig) -> Pace | None:
 
 
 def main() -> int:
-    """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
+    """Execute jobs and write their results until the parent exits."""
     inbox, cache = Inbox(), DataCache()
-    gc.freeze()  # what was imported stays; looking for garbage in it takes longer than in all the rest
+    gc.freeze()  # exclude imported objects from garbage collection
     while (asked := inbox.next()) is not None:
         _say_to(Path(asked["log"]))
         found = _do(asked, cache)
@@ -129,7 +129,7 @@ def main() -> int:
         write_text(Path(asked["answer"]), json.dumps(found))
         if found.get("kind") == "stopped":
             break
-        _let_go()  # while the next thing is thought of
+        _let_go()  # while waiting for the next job
     return 0
 
 
@@ -154,14 +154,14 @@ def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
 
 
 def _let_go() -> None:
-    """Give back what a run held; the next one may need it."""
+    """Free a run's memory."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def _say_to(log: Path) -> None:
-    """Let what this process prints go to the run's own log."""
+    """Redirect this process' output to the run's log."""
     sys.stdout.flush()
     sys.stderr.flush()
     with open(log, "ab") as file:
@@ -170,10 +170,10 @@ def _say_to(log: Path) -> None:
 
 
 class Inbox:
-    """What the process that began this one asks for next, a line each; when its end is closed, a run under way stops.
+    """Reads jobs from the parent, one per line; when the pipe is closed, a running training is stopped.
 
     Attributes:
-        busy: whether there is something to be stopped and saved.
+        busy: whether a training is running.
     """
 
     def __init__(self) -> None:
@@ -182,14 +182,14 @@ class Inbox:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def next(self) -> dict[str, Any] | None:
-        """Wait for something to do; None if there is nothing more."""
+        """Wait for a job; None if there are no more."""
         asked = self.asked.get()
         self.busy = asked is not None
         return asked
 
     def _listen(self) -> None:
         rest = b""
-        while part := os.read(0, 65536):  # not through sys.stdin, whose lock would be held at exit
+        while part := os.read(0, 65536):  # not sys.stdin, whose lock would be held at exit
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
                 self.asked.put(json.loads(line))

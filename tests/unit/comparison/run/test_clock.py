@@ -10,7 +10,7 @@ import pytest
 from saccade.comparison.plan.budget import Ask, fit_budget
 from saccade.comparison.plan.cut import pieces
 from saccade.comparison.run import clock as under_test
-from saccade.comparison.run.clock import Clock, Job, Limits, part_of
+from saccade.comparison.run.clock import Job, Limits, RunScheduler, part_of
 from saccade.comparison.run.worker import Outcome
 from saccade.settings import TrainConfig, overlay
 from saccade.training.allowance import Allowance, DeadlineExceeded
@@ -42,9 +42,9 @@ class Machine:
         least: int = 2,
         done: int = 0,
         fixed: frozenset[int] = frozenset(),
-    ) -> Clock:
+    ) -> RunScheduler:
         limits = Limits(until, self.paces, shorten, least=least, done=done, fixed=fixed)
-        clock = Clock(jobs, limits, now=lambda: self.time)
+        clock = RunScheduler(jobs, limits, now=lambda: self.time)
         while (job := clock.next()) is not None:
             begun, outcome = self.time, self._train(job, clock.allowance(job))
             clock.end(job, outcome, self.time - begun)
@@ -123,7 +123,7 @@ def test_a_machine_that_was_busy_while_steps_were_timed_loses_two_epochs_of_one_
     jobs, machine = planned(90.0, seeds=2), Machine(LOADS["twice as slow"])
     clock = machine.compare(jobs, until=90.0)
     assert machine.begun == len(jobs) + 1
-    assert clock.news == [f"runs are slower than planned: {machine.ran[('base', 0)]} epochs for seeds 0, 1"]
+    assert clock.messages == [f"runs are slower than planned: {machine.ran[('base', 0)]} epochs for seeds 0, 1"]
     assert len(set(machine.ran.values())) == 1  # all seeds are the same
 
 
@@ -135,7 +135,7 @@ def test_seeds_are_left_out_before_epochs_down_to_three() -> None:
     assert sorted({seed for _, seed in machine.ran}) == [0, 1, 2]
     assert set(machine.ran.values()) == {10}
     assert list(clock.whole) == [0, 1, 2]
-    assert clock.news == ["runs are slower than planned: no time for seeds 3, 4"]
+    assert clock.messages == ["runs are slower than planned: no time for seeds 3, 4"]
 
 
 def test_without_a_budget_everything_is_run_whatever_it_takes() -> None:
@@ -175,7 +175,9 @@ def test_folds_of_a_pass_stand_or_fall_together() -> None:
 
 def test_an_arm_that_could_not_be_timed_counts_as_the_slowest() -> None:
     machine = Machine(lambda _: 1.0)
-    clock = Clock(jobs_of(10, 3, ("base", "untimed")), Limits(60.0, {"base": PACES["base"]}, shorten), now=lambda: 0.0)
+    clock = RunScheduler(
+        jobs_of(10, 3, ("base", "untimed")), Limits(60.0, {"base": PACES["base"]}, shorten), now=lambda: 0.0
+    )
     assert clock.next() == jobs_of(10, 1, ("base",))[0]
     assert clock.allowance(jobs_of(10, 1, ("untimed",))[0]) is not None
     assert machine.begun == 0
@@ -184,7 +186,7 @@ def test_an_arm_that_could_not_be_timed_counts_as_the_slowest() -> None:
 def test_side_by_side_seeds_that_do_not_fit_are_not_begun() -> None:
     jobs = jobs_of(10, 6)
     one = PACES["base"].seconds(10) + PACES["other"].seconds(10)
-    clock = Clock(jobs, Limits(2.4 * one, PACES, shorten), 2, now=lambda: 0.0)
+    clock = RunScheduler(jobs, Limits(2.4 * one, PACES, shorten), 2, now=lambda: 0.0)
     given = [clock.next() for _ in range(9)]
     assert len([job for job in given if job is not None]) == 8
     assert clock.allowance(jobs[0]) is None

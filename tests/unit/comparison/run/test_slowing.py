@@ -7,7 +7,7 @@ import pytest
 
 from saccade.comparison.plan.arms import parse_arm
 from saccade.comparison.run import schedule
-from saccade.comparison.run.clock import Clock, Job, Limits, part_of
+from saccade.comparison.run.clock import Job, Limits, RunScheduler, part_of
 from saccade.comparison.run.processes import Crew
 from saccade.comparison.run.schedule import Watch, run_jobs
 from saccade.runs.run import Run
@@ -41,7 +41,7 @@ def test_every_run_that_counts_ends_its_schedule_and_arms_of_a_seed_are_as_long(
     machine.install(monkeypatch.setattr)
     monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=lambda: machine.time))
     until = 1.1 * len(jobs) * pace.seconds(EPOCHS)
-    clock = Clock(jobs, Limits(until, dict.fromkeys(ARMS, pace), shorten), now=lambda: machine.time)
+    clock = RunScheduler(jobs, Limits(until, dict.fromkeys(ARMS, pace), shorten), now=lambda: machine.time)
     ended = run_jobs(jobs, Crew([]), Watch(total=len(jobs), quiet=True), clock)
     assert {outcome.kind for outcome in ended.values()} == {"finished"}
     assert len(ended) == len(jobs)
