@@ -1,4 +1,4 @@
-"""Models and tasks made from settings or opened from weights."""
+"""Build models and tasks from settings, and open them from weights."""
 
 from ..support.moved import find_moved
 

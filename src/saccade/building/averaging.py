@@ -1,4 +1,4 @@
-"""The mean of the weights of several runs: of seeds that began from the same weights, often the better model."""
+"""Weight averaging (model soups) of several runs that started from the same weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +15,24 @@ from ..settings import ConfigError
 from ..tasks.opening import find_task
 from .build import load_model
 
-FACTS = ("model", "outputs", "task", "img_size", "shorter", "mean", "std", "in_chans")  # that runs have in common
-OF_SAMPLES = ("thresholds", "pixels")  # what files keep besides of the very samples of a run
+FACTS = (
+    "model",
+    "outputs",
+    "task",
+    "img_size",
+    "shorter",
+    "mean",
+    "std",
+    "in_chans",
+)  # entries that runs must have in common
+OF_SAMPLES = ("thresholds", "pixels")  # entries that depend on a run's samples
 
 
 def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
-    """Write the mean of the weights of runs of one model and the same classes, as a file that every verb opens.
+    """Average the weights of runs of the same model and classes, and save them as a file that all commands open.
 
     Args:
-        runs: folders of runs, or their files of weights; two or more.
+        runs: two or more run folders or files of weights.
         out: the file to write.
     """
     if len(runs) < 2:

@@ -1,4 +1,4 @@
-"""From settings to a model with its plug-ins, and to the task it is trained for."""
+"""Build a model with its plug-ins, and its task, from settings."""
 
 import re
 import warnings
@@ -32,24 +32,24 @@ from .freezing import freeze_all_but_classifier, freeze_lower
 from .pretrained import PREFIX, class_words, find_specification, match_classes, open_timm
 from .transfer import WeightTransfer, start_from_folder
 
-GIVEN_HERE = ("model", "task")  # what plug-ins are given here
-TEACHER_TASKS = (Distillation, TokenLabelling)  # in the place of plain classification
+GIVEN_HERE = ("model", "task")  # arguments that plug-ins get here
+TEACHER_TASKS = (Distillation, TokenLabelling)  # these replace plain classification
 
 
 def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
-    """Read "name" or "name:option=value,option=value"; a teacher and label maps are named by their paths."""
+    """Parse "name" or "name:option=value,option=value"; teachers and label maps are paths."""
     return parse_options(text, PLUGINS, given_here=GIVEN_HERE, typed={"teacher": str, "maps": str})
 
 
 def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module:
-    """Build a model for the data, load the weights it starts from, and attach its plug-ins.
+    """Build a model, load its initial weights, and attach its plug-ins.
 
-    Initial weights are a function of the seed and the model alone: the same with and without plug-ins.
+    Random initial weights only depend on the seed and the model, not on plug-ins.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         kind = find_task(spec.task)
-        # before anything is built: it may not be there
+        # before building, since it may be missing
         file = None if kind.hosts.builds(config.name) else weights_file(config)
         host = _create(config, spec)
         started = None if file is None else start_from(host, file, spec)
@@ -86,11 +86,11 @@ def build_task(
     counts: Tensor | None = None,
     total: int | None = None,
 ) -> Task:
-    """Return what the model is trained for: the task, and what the model's plug-ins add to it.
+    """Build the task of a model, including plug-ins that wrap or replace it.
 
     Args:
-        counts: training samples that speak of each output, where they are known.
-        total: training samples, where they are known.
+        counts: numbers of training samples for each output, if known.
+        total: number of training samples, if known.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 2)
@@ -112,18 +112,18 @@ def build_task(
 
 
 def is_task(made: Any) -> bool:
-    """Tell whether a plug-in is a task around another one or in its place, and not something put onto the model."""
+    """Whether a plug-in is a task, and not attached to the model."""
     return isinstance(made, type) and issubclass(made, Task)
 
 
 @contextmanager
 def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Say which plug-in was given an option of a wrong kind."""
+    """Add the plug-in's name to errors of its options."""
     try:
         yield
     except (TypeError, OverflowError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
-            raise  # says itself what is wrong
+            raise  # already a complete message
         hints = option_hints(PLUGINS[name])
         kinds = [f"{key}: {getattr(hints[key], '__name__', hints[key])}" for key in options]
         raise ConfigError(
@@ -139,7 +139,7 @@ def _taught(
     loss: LossConfig,
     counts: Counts,
 ) -> Task:
-    """Return the task with labels from a teacher, or from the maps one made, in the place of the plain one."""
+    """Build the task that learns from a teacher or its label maps, instead of the plain one."""
     (name, options), made = plugins[0], PLUGINS[plugins[0][0]]
     if len(plugins) > 1:
         names = ", ".join(other for other, _ in plugins)
@@ -159,7 +159,7 @@ def _taught(
 
 
 def _labels(name: str, options: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
-    """Return a teacher plug-in's options, with the teacher or the maps that they name opened."""
+    """Return a teacher plug-in's options, with its teacher or label maps opened."""
     options = dict(options)
     path, maps = options.pop("teacher", None), options.pop("maps", None)
     if path is None and name == "distill":
@@ -189,16 +189,16 @@ def _labels(name: str, options: dict[str, Any], spec: InputSpec) -> dict[str, An
 
 
 def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
-    """Return a teacher, what goes in and comes out, and all names of each of its classes.
+    """Open a teacher; return it, its specification, and all names of its classes.
 
     Args:
-        path: a run's folder or its weights; `timm:NAME`, or NAME@FILE with its weights, see `open_timm`.
+        path: run folder or weights; `timm:NAME`, or NAME@FILE, see `open_timm`.
     """
     named = find_specification(path)
     if named is None and not path.startswith(PREFIX):
         model, spec = load_model(path)
         return model, spec, [[label] for label in spec.outputs]
-    named = named or path.removeprefix(PREFIX)  # of no model, which is told
+    named = named or path.removeprefix(PREFIX)  # raises if it is not a model
     model, spec = open_timm(named)
     return model, spec, class_words(re.split("[:@]", named)[0], len(spec.outputs))
 
@@ -214,27 +214,27 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     more = find_task(spec.task).hosts.model_options(name, spec)
     fitted: dict[str, Any] = {"img_size": spec.img_size}
     own_patches = config.checkpoint is None and not config.pretrained and "patch_size" not in config.options
-    if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # or little is left
+    if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # patches of 16 pixels are too large
         fitted["patch_size"] = 4
         spec.notes.append(f"{name} reads patches of 4 pixels, since the images have {spec.img_size}")
     try:
         return timm.create_model(name, **options, **{**fitted, **more, **config.options})
     except TypeError as error:
-        if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
+        if "img_size" not in str(error):  # convolutional networks take any size, without this argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
     more = {option: value for option, value in more.items() if option != "img_size"}
     return timm.create_model(name, **options, **{**more, **config.options})
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
-    """Build a run's model with its plug-ins and weights, or one by its name with weights, in evaluation mode.
+    """Load a run's model with its plug-ins, or a model by name, with weights and in evaluation mode.
 
     Args:
-        path: a run's folder or its `model.safetensors`; NAME, timm:NAME or NAME@FILE, see `open_timm`; or hf:NAME, see
+        path: run folder or `model.safetensors`; NAME, timm:NAME or NAME@FILE, see `open_timm`; or hf:NAME, see
             `open_hosted`.
 
     Returns:
-        The model, and what goes in and comes out.
+        The model and its input specification.
     """
     if str(path).startswith(HOSTED):
         return open_hosted(str(path))

@@ -1,4 +1,4 @@
-"""Weights that a model starts from: recognised, fitted, and every tensor that does not fit named."""
+"""Load initial weights: detect the layout, adapt tensors, and report those that do not fit."""
 
 import copy
 import difflib
@@ -30,49 +30,49 @@ from ..tasks.segmentation.pyramid import FeaturePyramid
 from .classes import Classes, cfg_of, class_rows, heads_of, within
 from .pretrained import find_pretrained
 
-SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
-BACKBONE = "backbone."  # before the names of a backbone that has a dense task's head on it
-COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
+SEARCH = 8.0  # seconds of CPU time to search for a better fitting model
+BACKBONE = "backbone."  # prefix of a backbone inside a dense model
+COUNTER = "num_batches_tracked"  # buffer that some files lack, and that has no effect
 
 
 @dataclass
 class Fit:
-    """Tensors of a file under a model's names, and what does not fit."""
+    """Tensors of a file under a model's names, and mismatches."""
 
-    given: dict[str, Tensor]  # all of them
-    weights: dict[str, Tensor]  # those that fit
-    rest: list[str]  # those that the model has no place for
-    missing: list[str]  # those that the file lacks
-    mismatched: list[str]  # those of another shape
-    dropped: list[str]  # of a classifier for other classes
+    given: dict[str, Tensor]  # all tensors
+    weights: dict[str, Tensor]  # tensors that fit
+    rest: list[str]  # names that the model lacks
+    missing: list[str]  # names that the file lacks
+    mismatched: list[str]  # names with other shapes
+    dropped: list[str]  # tensors of a classifier for other classes
     resampled: list[str]
 
 
 @dataclass
 class Started:
-    """What a model has from a file of weights."""
+    """A model's state after loading a file of weights."""
 
-    file: Path  # the file, or the folder of Hugging Face
-    host: nn.Module  # the model, without plug-ins and a task's head
-    about: Mapping[str, Any]  # what it says of itself, unchecked
-    fit: Fit  # to the host, as it is without plug-ins and a task's head
-    head: dict[str, Tensor]  # of the head of a dense task that is in the file besides
-    classes: Classes  # how the file's are related to the data's
-    # those that were loaded, by their ids: kept, so that no other takes the id of one that a task's head needs not
+    file: Path  # the file, or the Hugging Face folder
+    host: nn.Module  # the model, without plug-ins and task head
+    about: Mapping[str, Any]  # the file's metadata, unchecked
+    fit: Fit  # result for the model without plug-ins and task head
+    head: dict[str, Tensor]  # tensors of a dense task's head in the file
+    classes: Classes  # relation of the file's classes to the data's
+    # loaded parameters by id; the references keep ids unique
     parameters: dict[int, Tensor] = field(default_factory=dict)
-    own_classes: bool = True  # whether the host's classifier is the file's
-    lacking: list[str] = field(default_factory=list)  # of the host, which the task of the file takes off
+    own_classes: bool = True  # whether the model's classifier is the file's
+    lacking: list[str] = field(default_factory=list)  # tensors that the file's task removes from the model
 
     @property
     def plugins(self) -> list[str]:
-        """What was attached to the model in the file, as settings name it."""
+        """The plug-ins of the file's model, as in settings."""
         model = self.about.get("model")
         plugins = model.get("plugins") if isinstance(model, Mapping) else None
         return [str(text) for text in plugins] if isinstance(plugins, list) else []
 
 
 def weights_file(config: ModelConfig) -> Path | None:
-    """Return the file of weights that a model starts from, fetched if it has to be; None for random weights."""
+    """Return the file of initial weights, downloaded if needed; None for random weights."""
     if config.checkpoint is None:
         return find_pretrained(config.name) if config.pretrained else None
     file = find_weights(config.checkpoint)
@@ -82,25 +82,27 @@ def weights_file(config: ModelConfig) -> Path | None:
 
 
 def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Weights | None:
-    """Return what the weights that a model starts from, perhaps a run's, were trained with; None for random weights."""
+    """Return the settings that the initial weights were trained with; None for random weights."""
     file = weights_file(config)
     if file is None:
         return None
     about, _ = restore_options(file, read_about(file))
-    patches = {"patch_size": 16} if "patch16" in resolve_name(config.name) else {}  # small images get others else
+    patches = (
+        {"patch_size": 16} if "patch16" in resolve_name(config.name) else {}
+    )  # otherwise small images get smaller patches
     if "model" not in about:
         return Weights(cfg["input_size"][-1], 3, list(cfg["mean"]), list(cfg["std"]), patches)
     try:
         check_inputs({"outputs": about.get("classes"), **about})
         spec, model = InputSpec.from_dict(about), check_model(about["model"], resolve=resolve_name)
-    except (ValueError, KeyError, TypeError) as error:  # the file may be a stranger's
+    except (ValueError, KeyError, TypeError) as error:  # the file may be untrusted
         raise CheckpointError(f"{file} cannot be started from: {error}") from None
     options = model.options if resolve_name(model.name) == resolve_name(config.name) else {}
     return Weights(spec.img_size, spec.in_chans, list(spec.mean), list(spec.std), patches | options)
 
 
 def model_of(checkpoint: str | None) -> str | None:
-    """Return the name of the model that a run's weights are of; None where a file does not say so."""
+    """Return the model name in a file of weights, if there is one."""
     if checkpoint is None:
         return None
     model = read_about(find_weights(checkpoint)).get("model")
@@ -109,14 +111,14 @@ def model_of(checkpoint: str | None) -> str | None:
 
 
 def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
-    """Load what fits of a file into a model without plug-ins; a classifier for other classes is left as it is.
+    """Load the fitting tensors of a file into a model without plug-ins; classifiers for other classes are not loaded.
 
-    Whether the rest has a place is known when a task's head and plug-ins are on it: `transfer.py`.
+    The remaining tensors are handled when task head and plug-ins are added, see `transfer.py`.
 
     Args:
-        host: to fill; timm's or ours, with its classifier.
-        file: ours, timm's, or of a published layout; also a run of a dense task, of which it takes the backbone.
-        spec: of the data; takes notes of what was resampled, left out and not found.
+        host: the model, of timm or saccade, with its classifier.
+        file: a file of saccade or timm, or of a published layout; of dense models, the backbone is used.
+        spec: the data's specification, which collects notes.
     """
     about, earlier = restore_options(file, read_about(file))
     spec.notes += [note for note in (unfinished_note(file, about), earlier) if note is not None]
@@ -146,7 +148,7 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
 
 
 def _split_head(host: nn.Module, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the weights of a backbone, and those of a dense task's head that they are written with."""
+    """Split weights into those of a backbone and of a dense task's head."""
     if not any(key.startswith(BACKBONE) for key in weights) or any(
         key.startswith(BACKBONE) for key in host.state_dict()
     ):
@@ -156,7 +158,7 @@ def _split_head(host: nn.Module, weights: dict[str, Tensor]) -> tuple[dict[str, 
 
 
 def _pruned(host: nn.Module) -> set[str]:
-    """Return what a dense task takes off a backbone, so that its runs lack it."""
+    """Return the tensors that a dense task removes from a backbone."""
     try:
         with torch.random.fork_rng(devices=[]):
             bare = copy.deepcopy(host)
@@ -167,14 +169,14 @@ def _pruned(host: nn.Module) -> set[str]:
 
 
 def _fit(model: nn.Module, weights: dict[str, Tensor]) -> Fit:
-    """Bring weights to a model's names, grid and channels, changing nothing in the model."""
+    """Adapt weights to a model's names, grid and channels, without changing the model."""
     own, heads = model.state_dict(), heads_of(model)
     if isinstance(model, Backbone):
         given, dropped, resampled = _converted(model, weights)
     else:
         given, dropped, resampled = _renamed(model, weights, heads)
     left = {key for key, value in given.items() if key in own and own[key].shape != value.shape}
-    # A file may have no classifier, or another in its place, and one for other classes is left out.
+    # The file may lack the classifier or have another one; classifiers for other classes are dropped.
     spared = heads if dropped or not isinstance(model, Backbone) or not any(within(key, heads) for key in given) else ()
     return Fit(
         given=given,
@@ -188,9 +190,9 @@ def _fit(model: nn.Module, weights: dict[str, Tensor]) -> Fit:
 
 
 def _converted(model: Backbone, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str], list[str]]:
-    """Return weights by the names of one of our models, those of a classifier left out, and those resampled."""
+    """Convert weights to the names of saccade's models; return them, dropped classifier tensors, and resampled ones."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is left out is said in one place
+        warnings.simplefilter("ignore")  # reported in one place
         report = compare(model, dict(weights))
     return report.state_dict, report.dropped, report.resized
 
@@ -198,7 +200,7 @@ def _converted(model: Backbone, weights: dict[str, Tensor]) -> tuple[dict[str, T
 def _renamed(
     model: nn.Module, weights: dict[str, Tensor], heads: tuple[str, ...]
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
-    """Return the same for a model of timm."""
+    """Convert weights to the names of a timm model, likewise."""
     own = model.state_dict()
     given = rename_foreign(weights, own)
     shapes = {key: value.shape for key, value in given.items()}
@@ -214,19 +216,19 @@ def _renamed(
 
 
 def _filtered(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Let timm's own filter bring old names and other grids to this model's."""
+    """Apply timm's checkpoint filter, which converts old names and other grids."""
     filter_fn = getattr(inspect.getmodule(type(model)), "checkpoint_filter_fn", None)
     try:
         return dict(filter_fn(dict(weights), model)) if filter_fn is not None else weights
     except (KeyError, RuntimeError, IndexError, AttributeError, ValueError):
-        return weights  # it takes for granted that they are this architecture's; what does not fit is told by name
+        return weights  # the filter assumes this architecture; mismatches are reported by name
 
 
 def refuse_misfit(started: Started, lost: Mapping[str, list[str]], *, name: str) -> None:
-    """Refuse weights that lack something, and those that fit another model better.
+    """Refuse incomplete weights, and those that fit another model better.
 
     Args:
-        lost: "missing", "mismatched" and "surplus" tensors, with plug-ins where there are any.
+        lost: "missing", "mismatched" and "surplus" tensors, including plug-ins.
     """
     file, host, weights = started.file, started.host, read_checkpoint(started.file)
     better, misfits = None, sum(map(len, lost.values()))
@@ -246,7 +248,7 @@ def refuse_misfit(started: Started, lost: Mapping[str, list[str]], *, name: str)
 
 
 def list_misfits(lost: Mapping[str, list[str]]) -> str:
-    """Return in words which tensors are missing, of another shape, or without a place."""
+    """Describe missing, mismatched and surplus tensors."""
     titles = {"missing": "are missing", "mismatched": "have another shape", "surplus": "have no place"}
     return "; ".join(
         f"{len(lost[kind])} {title}: {abbreviate(lost[kind])}" for kind, title in titles.items() if lost[kind]
@@ -254,8 +256,7 @@ def list_misfits(lost: Mapping[str, list[str]]) -> str:
 
 
 def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, name: str) -> str | None:
-    """Return a model of the same family that weights fit, nearly or fully, and better than this one; None if none is
-    found in time."""
+    """Return a model of the same family that the weights fit better; None if none is found in time."""
     base, own = name.split(".")[0], model.state_dict()
     if not timm.is_model(base) or 3 * len(own.keys() & weights.keys()) < len(weights):
         return None
@@ -270,7 +271,7 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
         try:
             with torch.device("meta"), Unfilled():
                 made = timm.create_model(other)
-        except Exception:  # one that cannot be built here is not it
+        except Exception:  # skip models that cannot be built
             continue
         heads = heads_of(made)
         found = len(_shapes(made.state_dict(), heads) ^ _shapes(weights, heads))

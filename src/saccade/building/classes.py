@@ -1,4 +1,4 @@
-"""Which of a model's tensors are for classes, and how the classes of a file of weights are related to the data's."""
+"""Find tensors with one row per class, and match the classes of a file with the data's."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,16 +12,16 @@ from ..data.split import abbreviate
 from ..models._backbone import Backbone
 from ..settings import short
 
-CLASSIFIERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # layers whose rows are outputs
+CLASSIFIERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # layers with one row per output
 
 
 class Classes:
-    """How the classes of a file are related to the data's, said in the spec's notes where it matters.
+    """Relation of a file's classes to the data's, with notes.
 
     Args:
-        about: what the file says of itself, unchecked.
-        spec: of the data.
-        file: for the notes.
+        about: the file's metadata, unchecked.
+        spec: the data's specification.
+        file: the file's name for notes.
     """
 
     def __init__(self, about: Mapping[str, Any], spec: InputSpec, file: Path) -> None:
@@ -47,13 +47,13 @@ class Classes:
             self.note = f"{file.name} was trained for {had}, the data is of {has}"
 
     def match(self, model: nn.Module, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
-        """Bring tensors that were loaded to the data's classes, or put back what they were before.
+        """Reorder loaded tensors to the data's classes, or restore their previous values.
 
         Args:
-            rows: those that have a row for each class; None where that is not known for certain.
+            rows: tensors with one row per class; None if unknown.
 
         Returns:
-            Those that are for other classes, or in an order that they cannot be brought to.
+            Tensors for other classes, or in an unknown order.
         """
         self.say(rows)
         own, others = model.state_dict(), self._for_others(before, rows)
@@ -66,17 +66,17 @@ class Classes:
         return others
 
     def _for_others(self, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
-        """Return the tensors that are for other classes; a row for each of as many others would fit by chance."""
+        """Return the tensors for other classes, including those of equal number."""
         if self.fits(rows) or (not self.same and rows is None and self.count not in (None, len(self.spec.outputs))):
-            return []  # in the latter case what has a row for each class has not been loaded
+            return []  # in the latter case class tensors were not loaded
         return list(before) if self.same or rows is None else [key for key in before if key in rows]
 
     def fits(self, rows: set[str] | None) -> bool:
-        """Tell whether tensors of the file can answer for the data's classes, given those with a row for each."""
+        """Whether the file's class tensors can be used for the data's classes."""
         return self.same and (self.order is None or rows is not None)
 
     def say(self, rows: set[str] | None) -> None:
-        """Note the relation, once."""
+        """Add a note on the relation, once."""
         note = self.note
         if self.order is not None:
             done = "its head cannot be reordered and begins anew" if rows is None else "its classifier was reordered"
@@ -85,13 +85,13 @@ class Classes:
 
 
 def cfg_of(model: nn.Module) -> Mapping[str, Any]:
-    """Return what timm knows of a model, such as the names of its classifier."""
+    """Return a model's timm configuration, such as the names of its classifier."""
     cfg = getattr(model, "default_cfg", None) or {}
     return cfg if isinstance(cfg, Mapping) else vars(cfg)
 
 
 def heads_of(model: nn.Module) -> tuple[str, ...]:
-    """Return the modules whose weights depend on the classes."""
+    """Return the modules that depend on the classes."""
     if isinstance(model, Backbone):
         return model.classifier
     classifier = cfg_of(model).get("classifier", "head") or "head"
@@ -99,10 +99,10 @@ def heads_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def class_rows(model: nn.Module, keys: Iterable[str], classes: int) -> set[str] | None:
-    """Return those of a model's tensors that have a row for each class; None where that is not certain.
+    """Return a model's tensors with one row per class; None if uncertain.
 
-    A model may name the layers in its `class_layers`. Elsewhere each module of the classifier has one layer with as
-    many outputs as there are classes, and nothing else of that length: which is chance in a head with more in it.
+    A model may name the layers in `class_layers`. Otherwise each classifier module must have exactly one layer whose
+    number of outputs equals the number of classes.
     """
     own, keys = model.state_dict(), list(keys)
     named = getattr(model, "class_layers", None)
@@ -117,5 +117,5 @@ def class_rows(model: nn.Module, keys: Iterable[str], classes: int) -> set[str] 
 
 
 def within(key: str, modules: Iterable[str]) -> bool:
-    """Tell whether a tensor belongs to one of some modules, by its name."""
+    """Whether a tensor belongs to one of the modules, by name."""
     return any(key == name or key.startswith(f"{name}.") for name in modules)

@@ -1,4 +1,4 @@
-"""Parts of a model that are not trained: all but the classifier, or the layers below some height."""
+"""Freeze parts of a model: all except the classifier, or the lower layers."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..settings import ConfigError
 
 
 def freeze_all_but_classifier(model: Any) -> None:
-    """Let the classifier alone be trained: a linear probe."""
+    """Freeze everything except the classifier (linear probing)."""
     if not hasattr(model, "get_classifier"):
         raise ConfigError(f"model.probe was asked for and {type(model).__name__} does not tell its classifier")
     heads = model.get_classifier()
@@ -23,11 +23,11 @@ def freeze_all_but_classifier(model: Any) -> None:
 
 
 def freeze_lower(model: Any, share: float) -> None:
-    """Leave the first layers as they are.
+    """Freeze the first layers.
 
     Args:
-        model: one that tells its layers by `group_matcher`; a backbone inside of it will do.
-        share: of its layers.
+        model: a model with `group_matcher`, or with such a backbone.
+        share: fraction of its layers.
     """
     host = model if hasattr(model, "group_matcher") else getattr(model, "backbone", None)
     if host is None or not hasattr(host, "group_matcher"):
@@ -38,17 +38,17 @@ def freeze_lower(model: Any, share: float) -> None:
     layers = group_parameters(host, host.group_matcher())
     numbers = sorted(layers)
     named = dict(host.named_parameters())
-    for number in numbers[: round(share * (len(numbers) - 1))]:  # never the last, which is the classifier's
+    for number in numbers[: round(share * (len(numbers) - 1))]:  # never the last layer, the classifier
         for name in layers[number]:
             named[name].requires_grad_(False)
 
 
 def freeze_mode(model: nn.Module, *, statistics: bool = False) -> None:
-    """Keep what is not trained in evaluation mode, so that no running mean of it moves and nothing is dropped.
+    """Put frozen modules into evaluation mode, without dropout and updates of running statistics.
 
     Args:
-        model: in training mode.
-        statistics: keep also the batch normalisation that trained weights filled there; its scales are trained still.
+        model: the model, in training mode.
+        statistics: also freeze the statistics of pretrained batch norms, whose scales are still trained.
     """
     if not statistics and all(parameter.requires_grad for parameter in model.parameters()):
         return

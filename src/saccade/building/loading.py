@@ -1,4 +1,4 @@
-"""A trained model, opened once for all that ask it: evaluate, explain, predict, serve and export."""
+"""Open trained models, for evaluate, explain, predict, serve and export."""
 
 import difflib
 import re
@@ -22,51 +22,51 @@ from ..tasks.opening import find_task
 from .build import load_model
 from .pretrained import PREFIX, find_specification, open_timm
 
-UNFINISHED = " (unfinished)"  # at the end of a name
+UNFINISHED = " (unfinished)"  # suffix of a name
 ALLOWED = "a run's folder, its model.safetensors"
 Origin = Literal["run", "timm", "hf", "module"]
 
 
 @dataclass
 class LoadedModel:
-    """A model to be asked."""
+    """An opened model."""
 
     model: nn.Module  # in evaluation mode
-    spec: InputSpec  # what goes in and comes out
-    name: str  # what to call it
+    spec: InputSpec  # inputs and outputs
+    name: str  # name for pages and messages
     origin: Origin = "module"  # "run" (or the weights of one), "timm", "hf" or "module"
-    folder: Path | None = None  # of the run it is from; None where it is of no run
-    notes: tuple[str, ...] = field(default=())  # what the reader should know
-    unfinished: bool = False  # its training has not come to its end; its name says so, on pages and in answers
+    folder: Path | None = None  # folder of its run, if any
+    notes: tuple[str, ...] = field(default=())  # notes for the user
+    unfinished: bool = False  # whether its training is unfinished, as its name then says
 
     @property
     def task(self) -> type[Task]:
-        """What it answers."""
+        """The model's task."""
         return find_task(self.spec.task)
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of its weights."""
         tensor = next(iter((*self.model.parameters(), *self.model.buffers())), None)
         return torch.device("cpu") if tensor is None else tensor.device
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Bring images, B, C, S, S, bytes or numbers from 0 to 1, to what the model takes, on its device."""
+        """Normalise images, B, C, S, S, bytes or floats from 0 to 1, on the model's device."""
         return Normalize(self.spec.mean, self.spec.std, device=self.device)(images.to(self.device))
 
     def frame(self, image: np.ndarray) -> Tensor:
-        """Make an image, H, W, C, square: uint8 C, S, S."""
+        """Frame an image, H, W, C, to uint8 C, S, S."""
         return self.spec.framing(image)
 
 
 def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
-    """Open a model to be asked, in evaluation mode: a run, the weights one wrote, or one by its name with weights.
+    """Open a model in evaluation mode: a run, its weights, or a pretrained model by name.
 
     Args:
-        target: a run's folder, its `model.safetensors`, or a name timm has pretrained weights for, also as `timm:NAME`;
-            NAME@FILE, a model with the weights of a file, such as a published checkpoint of one of ours; or `hf:` and a
-            text classifier's folder or name on Hugging Face.
-        device: where to; the CPU if not given.
+        target: run folder, `model.safetensors`, or name of a timm model with pretrained weights, also as `timm:NAME`;
+            NAME@FILE, a model with the weights of a file, such as a published checkpoint; or `hf:` and the folder or
+            name of a Hugging Face text classifier.
+        device: device; default: CPU.
     """
     path = Path(target).expanduser()
     named = find_specification(target)
@@ -87,10 +87,10 @@ def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
 
 
 def open_device(name: str) -> torch.device:
-    """Return a device by its name, if it can be used here."""
+    """Return a device by name, or raise if it is not available."""
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # a device without memory, such as `meta`, has no number to give
+        torch.zeros(1, device=device).item()  # fails on devices without memory, such as `meta`
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"device={name} was given and cannot be used ({str(error).splitlines()[0]}); try cpu"
@@ -99,18 +99,18 @@ def open_device(name: str) -> torch.device:
 
 
 def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
-    """Return what `open_model` can open: a path as it was given, or timm's full name for a short one.
+    """Return the target for `open_model`: a given path, or timm's full model name.
 
     Args:
-        target: what was given; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
-        allowed: what may be given besides a model by its name, in words.
+        target: the given target; `vit_tiny` is short for `vit_tiny_patch16_224`, as in training.
+        allowed: description of allowed targets besides model names.
     """
     path = Path(target).expanduser()
     if path.is_dir():
         _require_weights(path)
     named = find_specification(target)
     if named is not None:
-        # A path may have the full name, and would go before it.
+        # A path with the full name would take precedence.
         return named if find_specification(named) is not None else f"{PREFIX}{named}"
     if path.exists() or str(target).startswith(HOSTED):
         return str(target)
@@ -124,7 +124,7 @@ def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
 
 
 def _require_weights(folder: Path) -> None:
-    """Refuse a folder without weights, and say what it is."""
+    """Refuse a folder without weights."""
     if (folder / "comparison.json").is_file() and not (folder / "config.yaml").is_file():
         raise CheckpointError(f"{folder} is a comparison; give one of its runs, in {folder / 'runs'}")
     find_weights(folder)

@@ -1,4 +1,4 @@
-"""timm's models with their weights, from its hub or from a file, and whose classes are whose by name."""
+"""Open timm models with pretrained weights, from the hub or a file; match classes by name."""
 
 import socket
 import urllib.request
@@ -25,10 +25,10 @@ WAIT = 5  # seconds for the hub to answer
 
 
 def find_specification(target: str | Path) -> str | None:
-    """Return in full what names a model with its weights, for `open_timm`; None for a path, or what is no model.
+    """Return the full specification of a model with weights, for `open_timm`; None for paths and unknown models.
 
-    It is "NAME", "NAME:option=value,...", or one of these with "@FILE", each also after "timm:". A path that is there
-    goes before a model of that name; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
+    The format is "NAME" or "NAME:option=value,...", optionally with "@FILE" and the prefix "timm:". Existing paths take
+    precedence; `vit_tiny` is short for `vit_tiny_patch16_224`, as in training.
     """
     text = str(target)
     if not text.startswith(PREFIX) and Path(text).expanduser().exists():
@@ -38,7 +38,7 @@ def find_specification(target: str | Path) -> str | None:
     try:
         full = resolve_name(name)
         timm.get_pretrained_cfg(full)
-    except (ValueError, RuntimeError):  # the latter of an ending that names none of its weights, as a file's does
+    except (ValueError, RuntimeError):  # RuntimeError for an unknown tag, such as a file extension
         return None
     if at and not Path(file).expanduser().is_file():
         raise FileNotFoundError(f"{target} was given: there is no file {file}")
@@ -46,12 +46,11 @@ def find_specification(target: str | Path) -> str | None:
 
 
 def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
-    """Build a model with its trained weights, in evaluation mode; nothing in a file is run.
+    """Build a model with pretrained weights, in evaluation mode; no code in files is run.
 
     Args:
-        target: "NAME", whose weights the hub has or has given before, or "NAME@FILE", a file of them: for timm's models
-            in safetensors, for this package's also as .pth and in the published layout. Options of the constructor
-            stand behind the name, "NAME:option=value,...".
+        target: "NAME", with weights from the hub or its cache, or "NAME@FILE": safetensors for timm models, also .pth
+            and the published layout for saccade's. Options of the constructor follow the name, "NAME:option=value,...".
     """
     given, at, file = target.partition("@")
     name, _, texts = given.partition(":")
@@ -62,7 +61,7 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
         raise ConfigError(f"timm tells nothing of the weights of {name!r}; name a model as timm.list_pretrained() does")
     options = _read_options(name, texts)
     path = Path(file).expanduser() if at else _fetch(name, cfg)
-    if read_about(path):  # its own classes, pixels and plug-ins, which a name tells nothing of
+    if read_about(path):  # written by saccade, with its own classes and plug-ins
         raise CheckpointError(f"{path} says itself which model it is of; give it without {name}@")
     model: Any
     model, channels = (build_published if is_ours(name) else _build_timm)(name, options, path)
@@ -80,7 +79,7 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
 
 
 def _describe_weights(name: str) -> Any:
-    """Return what timm tells of a model's weights, None if nothing; refuse a tag that names none of them."""
+    """Return timm's description of a model's weights, if any; refuse unknown tags."""
     try:
         return timm.get_pretrained_cfg(name)
     except RuntimeError:
@@ -93,7 +92,7 @@ def _describe_weights(name: str) -> Any:
 
 
 def _read_options(name: str, texts: str) -> dict[str, Any]:
-    """Return options of a model's constructor, written "option=value,option=value"."""
+    """Parse constructor options, "option=value,option=value"."""
     pairs = [part.partition("=") for part in split_options(texts)]
     options = {key.strip(): read_value(value) for key, _, value in pairs}
     if type(options.get("img_size", 0)) is not int:
@@ -105,7 +104,7 @@ def _read_options(name: str, texts: str) -> dict[str, Any]:
 
 
 def _build_timm(name: str, options: Mapping[str, Any], path: Path) -> tuple[nn.Module, int]:
-    """Build a model of timm with the weights of a file; return its channels as well."""
+    """Build a timm model with the weights of a file; return it and its channels."""
     if path.suffix != ".safetensors":
         raise CheckpointError(
             f"{path} was given for the weights of {name}; give a .safetensors file, which no code can hide in: "
@@ -125,11 +124,11 @@ def _build_timm(name: str, options: Mapping[str, Any], path: Path) -> tuple[nn.M
 
 
 def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teacher: str) -> list[int] | None:
-    """Return the teacher's class for each of the data's, by name; None where they are the same in the same order.
+    """Return the teacher's class for each of the data's, by name; None if they are identical.
 
     Args:
-        known: names of each of the teacher's classes, the one to be shown first.
-        teacher: what an error calls it.
+        known: names of each of the teacher's classes, the main one first.
+        teacher: the teacher's name in errors.
     """
     shown = [words[0] for words in known]
     if list(wanted) == shown:
@@ -156,14 +155,14 @@ def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teac
 
 
 def class_words(name: str, count: int) -> list[list[str]]:
-    """Return all names of each class of timm's models: ImageNet's where they are what the logits mean, else numbers."""
+    """Return all names of each class of a timm model: ImageNet's, if it has those classes, else numbers."""
     cfg: Any = timm.get_pretrained_cfg(name)
     subset = timm.data.infer_imagenet_subset(cfg)
     if subset is not None:
         info = timm.data.ImageNetInfo(subset)
         if info.num_classes() == count:
             named = [(info.index_to_description(place), info.index_to_label_name(place)) for place in range(count)]
-            # Their numbers, too: shards and arrays of ImageNet have nothing else.
+            # Include indices, since shards and arrays of ImageNet have no names.
             return [[words, *words.split(","), synset, str(place)] for place, (words, synset) in enumerate(named)]
     if cfg is not None and cfg.label_names is not None and len(cfg.label_names) == count:
         return [[str(label)] for label in cfg.label_names]
@@ -171,7 +170,7 @@ def class_words(name: str, count: int) -> list[list[str]]:
 
 
 def find_pretrained(name: str) -> Path:
-    """Return the file of timm's trained weights of a model, to start from; nothing is read yet."""
+    """Return the file of a timm model's pretrained weights."""
     name = resolve_name(name)
     cfg = _describe_weights(name)
     if cfg is None or not cfg.has_weights:
@@ -184,7 +183,7 @@ def find_pretrained(name: str) -> Path:
 
 
 def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
-    """Return the file of a model's weights, from the hub's cache or from the hub; soon, where there is no network."""
+    """Return the file of a model's weights from the hub or its cache; fail fast without a network."""
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -197,7 +196,7 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
     if isinstance(kept, str):
         return Path(kept)
     try:
-        _reach(constants.ENDPOINT)  # the hub's own client tries for most of a minute
+        _reach(constants.ENDPOINT)  # the hub's client retries for most of a minute
         return Path(hf_hub_download(cfg.hf_hub_id, file))
     except (OSError, HfHubHTTPError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
@@ -208,7 +207,7 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
 
 
 def _reach(address: str) -> None:
-    """Connect to a server once, or to the proxy that leads there."""
+    """Connect once to a server, or to its proxy."""
     proxies = urllib.request.getproxies()
     first = urlsplit(proxies.get(urlsplit(address).scheme) or proxies.get("all") or address)
     port = first.port or {"https": 443, "http": 80}.get(first.scheme, 1080)

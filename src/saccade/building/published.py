@@ -1,4 +1,4 @@
-"""This package's backbones with published weights, from a file that is read and never run."""
+"""Build saccade's backbones with published weights, without running code of the file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,22 +13,22 @@ from ..models._identify import describe, list_backbones
 from ..models._official import adapt, read_checkpoint
 from ..runs.metadata import CLASSES
 
-# What constructors raise that are given options they cannot build, and models given weights that are not theirs.
+# Errors raised by constructors with invalid options, and by models with weights of others.
 MISFITS = (RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError, ArithmeticError)
 
 
 def is_ours(name: str) -> bool:
-    """Whether a model, by its full name, is one of this package's backbones."""
+    """Whether a model, by full name, is one of saccade's backbones."""
     return name in list_backbones()
 
 
 def build_published(name: str, options: Mapping[str, Any], file: Path) -> tuple[nn.Module, int]:
-    """Build one of our backbones as a file's weights have it, every tensor in its place; return its channels as well.
+    """Build one of saccade's backbones with a file's weights, without mismatches; return it and its channels.
 
     Args:
-        name: of the backbone.
-        options: of its constructor.
-        file: .safetensors, or .pth and the like, in the published layout or in ours.
+        name: name of the backbone.
+        options: options of its constructor.
+        file: .safetensors or .pth, in the published layout or saccade's.
     """
     weights = read_checkpoint(file)
     try:
@@ -45,7 +45,7 @@ def build_published(name: str, options: Mapping[str, Any], file: Path) -> tuple[
 
 
 def _counts(model: Any, weights: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return how many classes and channels weights under a model's names are for."""
+    """Return the numbers of classes and channels of weights under a model's names."""
     heads = tuple(f"{name}." for name in model.classifier)
     rows = {value.shape[0] for key, value in weights.items() if key.startswith(heads) and value.ndim}
     if len(rows) != 1 or not 0 < min(rows) <= CLASSES:

@@ -1,4 +1,4 @@
-"""Weights of plug-ins and of a task's head: placed once these are on the model that trained weights were given to."""
+"""Transfer weights of plug-ins and task heads, after these are added to a model with initial weights."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -24,16 +24,16 @@ from ..tasks.hosting import PREFIX, Hosted
 from .checkpoint import COUNTER, Fit, Started, list_misfits, refuse_misfit
 from .classes import Classes, class_rows, heads_of, within
 
-SHOWN = 200  # characters of a plug-in's text in notes
+SHOWN = 200  # most characters of a plug-in in notes
 
 
 class WeightTransfer:
-    """Fills what is put on a model that was started from a file, and says what has no counterpart.
+    """Loads the weights of added parts from the file that a model started from, and reports mismatches.
 
     Args:
-        started: what the host has from the file.
-        model: the host with a task's head; the host itself, if there is none.
-        spec: of the data; takes the notes.
+        started: the result of loading the file into the backbone.
+        model: the backbone with a task's head, if there is one.
+        spec: the data's specification, which collects notes.
     """
 
     def __init__(self, started: Started, model: nn.Module, spec: InputSpec) -> None:
@@ -42,14 +42,14 @@ class WeightTransfer:
         self.prefix = f"{path}." if path else ""
         self.weights = {f"{self.prefix}{key}": value for key, value in started.fit.given.items()} | started.head
         self.placed = {f"{self.prefix}{key}" for key in started.fit.weights}
-        self.refused: set[str] = set()  # for other classes, which is noted
+        self.refused: set[str] = set()  # tensors for other classes
         self.parts = [part for part in map(_read, started.plugins) if part.on_model]
         if started.head and model is not started.host:
             self._place_head()
 
     @contextmanager
     def attaching(self, text: str) -> Iterator[None]:
-        """Fill a plug-in that is attached inside of this with what the file has of it."""
+        """Load the weights of a plug-in that is attached within this context."""
         asked, before = _read(text), self._tensors()
         said: list[str] = []
         shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
@@ -80,7 +80,7 @@ class WeightTransfer:
             self.spec.notes.append(f"{text}: as in the model of {self._file}{where}")
 
     def finish(self, *, name: str) -> None:
-        """Refuse weights of which the model lacks a part, and note what of the file has no place."""
+        """Refuse weights that the model lacks parts for, and note unused tensors."""
         own, fit = self.model.state_dict(), self.started.fit
         missing, mismatched = (
             [key for key in keys if (full := self.prefix + key) in own and full not in self.placed]
@@ -113,7 +113,7 @@ class WeightTransfer:
         return self.model.state_dict(keep_vars=True)
 
     def _place_head(self) -> None:
-        """Fill a dense task's head by that of the file, each of its parts as a whole."""
+        """Load a dense task's head, each part completely or not at all."""
         own, heads = self._tensors(), heads_of(self.model)
         own = {key: value for key, value in own.items() if not key.startswith(self.prefix)}
         before = {key: value.detach().clone() for key, value in own.items() if within(key, heads)}
@@ -141,15 +141,16 @@ class WeightTransfer:
             self.spec.notes.append(f"begins anew, since {self._file} has none that fits: {abbreviate(new)}")
 
     def _take(self, brought: dict[str, Any], rows: set[str], *, known: bool) -> tuple[list[str], list[str]]:
-        """Copy what the file has of a plug-in, each of its modules as a whole.
+        """Copy a plug-in's weights, each module completely or not at all.
 
         Args:
             brought: its tensors in the model.
-            rows: those with a row for each class.
-            known: whether the file says that it has the plug-in; otherwise a tensor that its host lacks tells so.
+            rows: tensors with one row per class.
+            known: whether the file's metadata has the plug-in; otherwise it is detected by tensors that the backbone
+                lacks.
 
         Returns:
-            The tensors that were taken over, and those that begin anew.
+            The tensors that were copied, and the new ones.
         """
         taken: list[str] = []
         new: list[str] = []
@@ -166,7 +167,7 @@ class WeightTransfer:
         return taken, new
 
     def _take_rows(self, keys: list[str], brought: dict[str, Any]) -> list[str]:
-        """Copy what has a row for each class, if the file's are the data's."""
+        """Copy tensors with one row per class, if the classes match."""
         classes = self.started.classes
         named = {key for key in keys if _named_classifier(key)}
         rows = named or (set(keys) if len({key.rpartition(".")[0] for key in keys}) == 1 else None)
@@ -182,7 +183,7 @@ class WeightTransfer:
         return []
 
     def _modules(self, brought: Iterable[str]) -> list[list[str]]:
-        """Return the names of a plug-in's tensors, those of one module together."""
+        """Return the names of a plug-in's tensors, grouped by module."""
         paths = {id(module): path for path, module in self.model.named_modules()}
         roots = [paths[id(module)] for module in attached(self.model)[-1].modules() if id(module) in paths]
         found: defaultdict[str, list[str]] = defaultdict(list)
@@ -191,7 +192,7 @@ class WeightTransfer:
         return list(found.values())
 
     def _fit(self, keys: Iterable[str], own: dict[str, Any]) -> bool:
-        """Tell whether the file has tensors in the model's shapes; a counter may be missing."""
+        """Whether the file has the tensors in the model's shapes; batch counters may be missing."""
         return all(
             own[key].shape == self.weights[key].shape if key in self.weights else key.endswith(COUNTER) for key in keys
         )
@@ -205,7 +206,7 @@ class WeightTransfer:
                     self.started.parameters[id(own[key])] = own[key]
 
     def _refuse_plugins(self, lost: dict[str, list[str]], *, name: str) -> None:
-        """Refuse weights that another plug-in than the model's was trained in the place of a part of."""
+        """Refuse weights in which another plug-in had replaced a part of the model."""
         others = [part.text for part in self.parts if not part.same]
         if others:
             raise CheckpointError(
@@ -224,12 +225,12 @@ class WeightTransfer:
 
 
 def start_from_folder(model: nn.Module, name: str, spec: InputSpec) -> Started | None:
-    """Return what a folder of Hugging Face holds beside the weights that its model has already; None without plug-ins.
+    """Return the plug-in weights of a Hugging Face folder; None without plug-ins.
 
     Args:
-        model: of transformers, perhaps behind a task's interface.
-        name: of the folder, as settings have it.
-        spec: of the data; takes the notes.
+        model: a transformers model, possibly wrapped by a task.
+        name: the folder, as in settings.
+        spec: the data's specification, which collects notes.
     """
     folder = Path(name.removeprefix(PREFIX)).expanduser()
     plugins = recorded_plugins(folder)
@@ -247,19 +248,19 @@ def start_from_folder(model: nn.Module, name: str, spec: InputSpec) -> Started |
 
 @dataclass
 class Part:
-    """A plug-in as settings name it."""
+    """A plug-in of settings or metadata."""
 
     text: str
     name: str
-    options: Any  # by name, with defaults; the text itself where they cannot be read
-    on_model: bool  # it is attached to a model; otherwise it belongs to the task
-    is_head: bool  # it is a classifier
-    found: bool = False  # the model has it, too, perhaps with other options
-    same: bool = False  # with the same options
+    options: Any  # options with defaults; the text if they cannot be parsed
+    on_model: bool  # whether it is attached to the model, not part of the task
+    is_head: bool  # whether it is a classifier
+    found: bool = False  # whether the model has it, possibly with other options
+    same: bool = False  # whether the options are equal
 
 
 def _read(text: str) -> Part:
-    """Return what settings or a stranger's file name."""
+    """Parse a plug-in of settings or of a file, which may be untrusted."""
     given = text
     if len(text) > PLUGIN_TEXT or not text.isprintable():
         given = text = ascii(text[:SHOWN])
@@ -277,7 +278,7 @@ def _read(text: str) -> Part:
 
 
 def _class_rows(model: nn.Module, part: Part, classes: int) -> set[str]:
-    """Return the tensors of the plug-in attached last that have a row for each class."""
+    """Return the class tensors of the plug-in attached last."""
     if not part.is_head:
         return set()
     inside = {id(inner) for module in attached(model)[-1].modules() for inner in module.modules()}
@@ -287,7 +288,7 @@ def _class_rows(model: nn.Module, part: Part, classes: int) -> set[str]:
         if id(module) in inside and isinstance(module, nn.Linear) and module.out_features == classes
         for name, _ in module.named_parameters(recurse=False)
     }
-    # Another layer may have as many outputs by chance. One that nothing names is any of them.
+    # Other layers may have as many outputs by chance.
     return {key for key in wide if _named_classifier(key)} or wide
 
 

@@ -1,4 +1,4 @@
-"""What a run is on disk: its folder, settings, weights and what they say of their model, states, and scores."""
+"""Runs on disk: folder, settings, weights with metadata, states, scores."""
 
 from ..support.moved import find_moved
 

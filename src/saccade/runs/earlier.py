@@ -1,4 +1,4 @@
-"""Files of weights of earlier versions, which left some options of models out: found again, or warned of."""
+"""Compatibility with files of weights of earlier versions, which lack some model options."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,16 +12,16 @@ from ..support.files import read_small
 from .metadata import takes
 from .weights import SOURCES
 
-SETTINGS, MOST = "config.yaml", 2**20  # of the run, beside its weights; bytes
-LOST = {  # by the beginning of a model's name
+SETTINGS, MOST = "config.yaml", 2**20  # the run's settings, beside its weights; most bytes
+LOST = {  # by prefix of the model's name
     "sot_": ("alpha", "centring", "divisor", "epn_axis", "normalization", "num_iter", "num_sv", "positive", "start"),
 }
 
 
 def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return a description with the options that its run's settings have and it lacks, and what to tell of it.
+    """Add missing options from the run's settings to a file's metadata; return it and a warning.
 
-    Only files of earlier versions lack any. What is restored is checked as what a file says is.
+    Only files of earlier versions lack any. Restored options are checked like those of the file.
     """
     about = _with_head_dim(about)
     model = about.get("model")
@@ -29,7 +29,7 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
         return dict(about), None
     try:
         name = resolve_name(str(model.get("name")))
-    except ValueError:  # none of timm's, which has no options
+    except ValueError:  # not a timm model, without options
         return dict(about), None
     old = f"{file} was written by an earlier version of saccade, which left options of models out of such files"
     settings = _settings(file.parent / SETTINGS)
@@ -44,7 +44,7 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
     if not isinstance(kept, dict) or not isinstance(given, dict):
         return dict(about), None
     lost = {option: value for option, value in given.items() if option not in kept and option not in SOURCES}
-    lost = {option: value for option, value in lost.items() if value is not None}  # timm leaves null out
+    lost = {option: value for option, value in lost.items() if value is not None}  # timm drops null
     if not lost:
         return dict(about), None
     allowed = constructor_options(name)
@@ -62,7 +62,7 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def _with_head_dim(about: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a description with the size of second-order heads, which the first version took from the tokens' width."""
+    """Add the head_dim of second-order heads, which the first version derived from the token width."""
     model = about.get("model")
     plugins = model.get("plugins") if isinstance(model, dict) else None
     if "task" in about or not isinstance(model, dict) or not isinstance(plugins, list):
@@ -80,7 +80,7 @@ def _as_before(text: Any) -> Any:
 
 
 def _settings(file: Path) -> Mapping[str, Any] | None:
-    """Return what a run's settings say of its model; None where there are none to be read."""
+    """Return the model settings of a run; None if they cannot be read."""
     try:
         model = read_yaml(read_small(file, most=MOST).decode(), source=str(file)).get("model")
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""What a file of weights says of its model, checked before anything is built from it.
+"""Metadata of files of weights, checked before a model is built from it.
 
-The file may be a stranger's. It may name a model registered with timm and plain arguments of its constructor; nothing
-it says opens another file or a network, and building what it says takes no more memory than its weights account for.
+Files may be untrusted. Metadata can name a model registered with timm and plain arguments of its constructor. It cannot
+open other files or networks, and building the model takes no more memory than its weights account for.
 """
 
 import json
@@ -24,20 +24,20 @@ from ..models._official import suggest_name
 from ..settings import ModelConfig, overlay, short
 
 KEY = "saccade"
-VERSION = 2  # of descriptions; from 2 on they hold every option that builds the model
-SIDE, SHORTER, CLASSES = 8192, 65536, 1_000_000  # most of each
-TEXT, ITEMS, NUMBER = 200, 256, 2**20  # characters, entries and size of an option
-PLUGINS, PLUGIN_TEXT = 32, 4096  # how many, and characters of one: a path of label maps may be long
-SPARE_ELEMENTS, SPARE_TENSORS = 2**26, 10_000  # what building may take beside the weights: masks, tables of places
+VERSION = 2  # version of metadata; since 2 all options of the model are included
+SIDE, SHORTER, CLASSES = 8192, 65536, 1_000_000  # largest values
+TEXT, ITEMS, NUMBER = 200, 256, 2**20  # limits on an option's characters, entries and numbers
+PLUGINS, PLUGIN_TEXT = 32, 4096  # most plug-ins, and characters of one, which may have a long path
+SPARE_ELEMENTS, SPARE_TENSORS = 2**26, 10_000  # allowance for buffers besides the weights, such as masks
 MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
 
 
 class MetadataError(CheckpointError):
-    """A file whose description of its model is not one that `saccade train` writes."""
+    """Invalid metadata in a file of weights."""
 
 
 def read_about(file: Path) -> dict[str, Any]:
-    """Return what a file of weights says of itself, unchecked; nothing where it says nothing."""
+    """Return a file's metadata, unchecked; empty if there is none."""
     try:
         with safe_open(file, framework="pt") as opened:
             about = json.loads((opened.metadata() or {}).get(KEY, "{}"))
@@ -47,7 +47,7 @@ def read_about(file: Path) -> dict[str, Any]:
 
 
 def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return what a file of weights says of itself, still to be checked, and the weights."""
+    """Return a file's metadata, unchecked, and its weights."""
     if not file.exists():
         raise CheckpointError(f"there is no {file}")
     if not file.is_file():
@@ -62,7 +62,7 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from None
     except (SafetensorError, KeyError, ValueError, RecursionError):
         raise CheckpointError(f"{file} was not written by saccade{suggest_name(file)}") from None
-    about.setdefault("outputs", about.get("classes"))  # as earlier versions wrote it
+    about.setdefault("outputs", about.get("classes"))  # the key in earlier versions
     missing = [name for name in ("model", "outputs", "in_chans", "img_size", "mean", "std") if about.get(name) is None]
     if missing:
         raise MetadataError(f"{file} does not say its model's {', '.join(missing)}; give the file as training wrote it")
@@ -70,7 +70,7 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def check_inputs(about: Mapping[str, Any]) -> None:
-    """Refuse outputs, channels, sizes and normalisation that no model has; a ValueError says which."""
+    """Raise ValueError for invalid outputs, channels, sizes or normalisation."""
     outputs, channels, side = about["outputs"], about["in_chans"], about["img_size"]
     if type(outputs) not in (list, tuple) or not 0 < len(outputs) <= CLASSES:
         raise ValueError(f"outputs = {short(repr(outputs))}; they are a list of names")
@@ -94,11 +94,11 @@ def check_inputs(about: Mapping[str, Any]) -> None:
 
 
 def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelConfig:
-    """Return the settings of a described model, or say by a ValueError what is not allowed in them.
+    """Return the model settings of metadata, or raise ValueError for what is not allowed.
 
     Args:
-        resolve: returns the full name of a model of timm, or raises a ValueError; None for one that is built from
-            the rest of the description, which takes no options.
+        resolve: returns the full name of a timm model, or raises ValueError; None for models that are built from the
+            rest of the metadata, without options.
     """
     if not isinstance(values, dict):
         raise ValueError(f"model = {short(repr(values))}; it is names with values")
@@ -122,12 +122,12 @@ def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelCo
 
 @contextmanager
 def described_by(file: Path, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Build what a file describes: within the memory its weights account for, and with a clear error if it fails."""
+    """Context for building a file's model: limits memory, and makes errors readable."""
     elements = sum(tensor.numel() for tensor in weights.values())
     try:
         with _MemoryLimit(elements=4 * elements + SPARE_ELEMENTS, tensors=16 * len(weights) + SPARE_TENSORS):
             yield
-    except Exception as error:  # constructors raise many kinds on numbers that make no model
+    except Exception as error:  # constructors raise many types for invalid options
         detail = " ".join(str(error).split())[:300] or type(error).__name__
         raise MetadataError(
             f"{file} describes a model that cannot be built: {detail}. Give the file as training wrote it"
@@ -135,7 +135,7 @@ def described_by(file: Path, weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 class _MemoryLimit(TorchFunctionMode):
-    """Stops whoever makes more or larger tensors than are his due, before memory is taken for them."""
+    """Raises if more or larger tensors are created than allowed, before memory is allocated."""
 
     def __init__(self, *, elements: int, tensors: int) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class _MemoryLimit(TorchFunctionMode):
 
 
 def takes(value: Any, hint: Any) -> bool:
-    """Whether an option may have a value in a file of weights: a plain one, and what its hint wants."""
+    """Whether an option may have a value: a plain one that matches its type hint."""
     return _is_plain(value) and _fits(value, hint)
 
 
@@ -161,9 +161,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_plain(value: Any, depth: int = 4) -> bool:
-    """Whether a value is of small numbers and short texts, and of short lists and names of these."""
+    """Whether a value consists of small numbers, short strings, and short lists and dicts of these."""
     if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
-        return False  # JSON has other names only as texts
+        return False  # JSON keys are strings
     if isinstance(value, list | tuple | dict):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         return depth > 0 and len(value) <= ITEMS and all(_is_plain(part, depth - 1) for part in parts)
@@ -173,7 +173,7 @@ def _is_plain(value: Any, depth: int = 4) -> bool:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value is what a hint wants; a class or a function, which a file cannot hold, is none."""
+    """Whether a plain value matches a type hint; classes and functions never do."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -187,5 +187,5 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is dict or hint is dict:
         return isinstance(value, dict)
     if hint in (int, float):
-        return _is_number(value)  # annotations do not tell them apart
+        return _is_number(value)  # hints do not distinguish them
     return type(value) is hint

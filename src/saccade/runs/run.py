@@ -1,4 +1,4 @@
-"""A run is a folder: its settings, its metrics as they came, its weights, its state, its report."""
+"""The folder of a run: settings, metrics, weights, states, report."""
 
 import csv
 import io
@@ -22,13 +22,13 @@ from ..settings import ConfigError, DataConfig, TrainConfig, drop_retired, overl
 from ..support.files import explained, write_text
 from .scores import Scores, read_scores, scores_before
 
-COMMON = r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what verbs write: drafts, a Mac's own
-WAIT = 60.0  # seconds for another process to let go of a run
-GROUPS = ("data", "model", "optim", "schedule")  # of settings, in the config.yaml of any version
+COMMON = r"\.DS_Store|\.[^/]+\.part(/.*)?"  # other files in a run's folder: drafts, macOS metadata
+WAIT = 60.0  # seconds to wait for another process' lock
+GROUPS = ("data", "model", "optim", "schedule")  # groups of settings in every version's config.yaml
 
 
 class RunError(ValueError):
-    """A folder that is no run, or a run that is not to be touched."""
+    """A folder is not a run, or a run must not be changed."""
 
 
 class Run:
@@ -38,10 +38,10 @@ class Run:
         self.path = path
         self.settings = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
-        self.table_file = path / "metrics.csv"  # the same
+        self.table_file = path / "metrics.csv"  # the same metrics
         self.weights = path / "model.safetensors"
-        self.last_weights = path / "last.safetensors"  # of a run that has not come to its end
-        self.best_weights = path / "best.safetensors"  # of the best validation so far
+        self.last_weights = path / "last.safetensors"  # weights of an unfinished run
+        self.best_weights = path / "best.safetensors"  # weights of the best validation so far
         self.states = path / "state"
         self.scores_file = path / "scores.safetensors"
         self.predictions_file = path / "predictions.safetensors"
@@ -50,18 +50,18 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, config: TrainConfig, *, overwrite: bool = False) -> "Run":
-        """Make the folder of a new run.
+        """Create the folder of a new run.
 
         Args:
-            path: must not hold anything, unless `overwrite`, and must be apart from the images.
-            config: written as `config.yaml`.
-            overwrite: remove what is there if it is a run and nothing else.
+            path: the folder, which must be empty, unless `overwrite`, and outside of the dataset.
+            config: settings, written as `config.yaml`.
+            overwrite: remove an existing run, if the folder contains nothing else.
         """
         run = cls(Path(path).expanduser())
         if run.path.exists() and not run.path.is_dir():
             raise RunError(f"{run.path} is a file; name a directory for the run")
         require_apart(run.path, config.data)
-        drafts = re.compile(COMMON)  # all that a run killed at its very beginning leaves
+        drafts = re.compile(COMMON)  # left by a run killed at its start
         if run.path.is_dir() and any(drafts.fullmatch(entry.name) is None for entry in run.path.iterdir()):
             if not overwrite:
                 raise RunError(
@@ -75,7 +75,7 @@ class Run:
         return run
 
     def clear(self) -> None:
-        """Remove a run's files from its folder; a folder that is no run, or holds more, is left as it is."""
+        """Remove a run's files; refuse folders that are not runs or have other files."""
         if not self._is_run():
             raise RunError(
                 f"{self.path} is not a run: it has no config.yaml of saccade train. So it is not replaced; name "
@@ -88,7 +88,7 @@ class Run:
                 f"{self.path} holds what no run writes: {', '.join(foreign[:8])}{more}. So it is not replaced; move "
                 "these elsewhere, or name another directory with --out"
             )
-        # The settings go last: a removal that was stopped can be done again.
+        # Remove the settings last, so that an interrupted removal can be repeated.
         for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self.settings):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -96,7 +96,7 @@ class Run:
                 entry.unlink()
 
     def _is_run(self) -> bool:
-        """Whether the settings are a run's; their values may be of another version."""
+        """Whether the settings are a run's, of any version."""
         try:
             values = read_yaml(self._read_settings(), source=str(self.settings))
         except (OSError, ConfigError):
@@ -104,7 +104,7 @@ class Run:
         return "seed" in values and all(isinstance(values.get(name), dict) for name in GROUPS)
 
     def foreign(self) -> list[str]:
-        """Return what is in the folder and was written by nobody here, without what is inside of it."""
+        """Return entries of the folder that saccade has not written."""
         found, own = [], _written_by_verbs()
         for here, folders, files in os.walk(self.path):
             inside = Path(here).relative_to(self.path)
@@ -137,7 +137,7 @@ class Run:
             raise ConfigError(f"{self.settings} is not text: {error}; it is damaged, or no run's") from None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return what was measured, one record an epoch; a line torn by a kill is left out."""
+        """Return the metrics, one record per epoch, without an incomplete last line."""
         if not self.metrics_file.exists():
             return []
         records = []
@@ -149,7 +149,7 @@ class Run:
         return records
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a record to the metrics; `settle` brings it onto the disk."""
+        """Append a record to the metrics; `fsync_metrics` flushes it to disk."""
         with explained(self.metrics_file, then=self._resume):
             names = _header(self.table_file)
             with open(self.metrics_file, "a", encoding="utf-8") as file:
@@ -161,22 +161,22 @@ class Run:
                 csv.DictWriter(file, names).writerow(record)
 
     def fsync_metrics(self) -> None:
-        """Have the metrics on the disk before this returns: a state that is written next counts on them."""
+        """Flush the metrics to disk, before a state that relies on them is written."""
         with suppress(FileNotFoundError), open(self.metrics_file, "rb") as file:
             os.fsync(file.fileno())
 
     def forget_after(self, epoch: int) -> None:
-        """Drop records of later epochs than the one a state resumes in; they come again."""
+        """Drop records of epochs after the resumed one, which will be repeated."""
         records = [record for record in self.metrics() if record["epoch"] <= epoch]
         write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in records))
         self._write_csv(records)
 
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is finished."""
         return self.weights.exists() and (self.path / "summary.json").exists()
 
     def summary(self) -> dict[str, Any]:
-        """Return what the run ended with."""
+        """Return the run's summary."""
         try:
             return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -185,7 +185,7 @@ class Run:
             raise RunError(f"{self.path / 'summary.json'} is damaged; write it again: {self._resume}") from None
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return the answers on the validation images: labels, correct, confidence, loss, logits where kept."""
+        """Return the predictions on validation images: labels, correct, confidence, loss, and logits if saved."""
         if not self.predictions_file.exists():
             raise RunError(f"{self.path} holds no predictions; finish it with saccade train --resume {self.path}")
         try:
@@ -194,7 +194,7 @@ class Run:
             raise RunError(f"{self.predictions_file} is damaged ({error}); write it again: {self._resume}") from None
 
     def scores(self) -> Scores:
-        """Return what every validation sample scored, with the metrics' meanings."""
+        """Return the scores of validation samples, with the metrics' specifications."""
         if not self.scores_file.exists():
             kept = {name: value.numpy() for name, value in self.predictions().items()}
             return scores_before(kept, len(self.summary()["classes"]))
@@ -217,7 +217,7 @@ class Run:
 
 
 def _header(file: Path) -> list[str] | None:
-    """Return the names of a table's columns; None where there is none."""
+    """Return the column names of a table; None if it does not exist."""
     try:
         with open(file, encoding="utf-8", newline="") as opened:
             return next(csv.reader(opened), None)
@@ -226,7 +226,7 @@ def _header(file: Path) -> list[str] | None:
 
 
 def _written_by_verbs() -> re.Pattern[str]:
-    """Return the paths that verbs write in a run's folder; each says in its file of `commands` which those are."""
+    """Return the paths that commands write in a run's folder, as declared in `commands`."""
     commands = import_module("..commands", __package__)
     verbs = (import_module(f"{commands.__name__}.{found.name}") for found in pkgutil.iter_modules(commands.__path__))
     return re.compile("|".join([COMMON, *(verb.WRITES for verb in verbs if hasattr(verb, "WRITES"))]))
@@ -234,7 +234,7 @@ def _written_by_verbs() -> re.Pattern[str]:
 
 @contextmanager
 def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
-    """Hold a lock file while working; wait so many seconds for who has it."""
+    """Hold a lock file within a context; wait for it for the given seconds."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(file, timeout=wait):
@@ -244,7 +244,7 @@ def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
 
 
 def require_apart(out: str | Path, data: DataConfig) -> None:
-    """Refuse a folder to write to that is, holds, or lies in the images that are read."""
+    """Refuse an output folder that equals, contains, or is inside the dataset."""
     folder = Path(out).expanduser().resolve()
     for spec in (data.path, data.val or ""):
         named = Path(spec).expanduser()

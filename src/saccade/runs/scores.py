@@ -1,4 +1,4 @@
-"""What a run keeps of every validation sample: a column for each metric, the samples' names, and what metrics mean."""
+"""Scores of validation samples: a column for each metric, names of samples, and metric specifications."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,29 +17,29 @@ from ..tasks.metric import GROUP, PLACE, MetricSpec
 from ..tasks.opening import find_task
 from .weights import save_tensors
 
-NAMES = "names"  # of the samples, UTF-8, each ended by a zero byte
+NAMES = "names"  # names of the samples, UTF-8, each terminated by a zero byte
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of every validation sample of a run."""
+    """Scores of a run's validation samples."""
 
-    columns: Mapping[str, np.ndarray]  # records of the samples by column, N, ...
-    places: np.ndarray  # of the samples in the validation set, N int64, rising
-    names: tuple[str, ...]  # of the samples; empty where the run was written before names were kept
-    metrics: Mapping[str, MetricSpec]  # what the columns mean, by name
-    primary: str  # name of the metric that counts
+    columns: Mapping[str, np.ndarray]  # records by column, N, ...
+    places: np.ndarray  # indices of the samples, N int64, ascending
+    names: tuple[str, ...]  # names of the samples; empty in runs of earlier versions
+    metrics: Mapping[str, MetricSpec]  # specifications of the metrics by name
+    primary: str  # name of the primary metric
 
     @property
     def groups(self) -> np.ndarray | None:
-        """The group of each sample, such as its class; None where there are none."""
+        """The group of each sample, such as its class, if any."""
         return self.columns.get(GROUP)
 
 
 def save_scores(
     path: Path, columns: Mapping[str, Tensor], places: Tensor, names: Sequence[str], spec: InputSpec
 ) -> None:
-    """Write scores, whole or not at all."""
+    """Write scores atomically."""
     text = "".join(f"{name}\0" for name in names).encode()
     tensors = dict(columns)
     tensors |= {PLACE: places, NAMES: torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)}
@@ -50,7 +50,7 @@ def save_scores(
 
 
 def read_scores(path: Path) -> Scores:
-    """Read scores; raises ValueError where they are damaged."""
+    """Read scores; raise ValueError if they are damaged."""
     try:
         with safe_open(path, framework="numpy") as opened:
             about: dict[str, Any] = json.loads((opened.metadata() or {})["saccade"])
@@ -64,14 +64,14 @@ def read_scores(path: Path) -> Scores:
 
 
 def scores_before(kept: Mapping[str, np.ndarray], classes: int) -> Scores:
-    """Return the scores of a run that was written before runs kept any: of one class a sample."""
+    """Return the scores of an earlier version's run of single-label classification."""
     columns = scores_of_predictions(kept)
     known = [one for one in metric_specs(classes) if one.column in columns]
     return Scores(columns, columns.pop(PLACE), (), {one.name: one for one in known}, "top1")
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Read a file of answers that a run or a comparison kept; raises ValueError where it is damaged."""
+    """Read a file of predictions; raise ValueError if it is damaged."""
     try:
         with safe_open(path, framework="numpy") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, it is no mapping

@@ -1,7 +1,7 @@
-"""The state of a run on disk: whole or not at all, checked before it is used, readable by any number of processes.
+"""The state of a run on disk: written atomically, with checksums, readable by any number of processes.
 
-A state is a folder of safetensors files, one a process, and `state.json` with what is not a tensor, where the pieces of
-every tensor are, and a checksum of every file and of itself. It is written beside its place and renamed into it.
+A state is a folder of safetensors files, one per process, and `state.json` with other values, the shards of every
+tensor, and checksums of every file and of itself. It is written to a temporary folder and renamed.
 """
 
 import hashlib
@@ -24,36 +24,36 @@ from ..support.files import open_regular, read_small
 NAME = "step-{:09d}"
 FOLDER = re.compile(r"step-(\d+)(?:\.(\d+))?")
 SHARD = r"shard-\d+-of-\d+\.safetensors"
-RECORD_BYTES = 2**30  # of state.json
+RECORD_BYTES = 2**30  # largest state.json
 
 
 class Processes:
-    """Those that write a state together; by itself, one alone."""
+    """The processes that write a state together; the base class is a single one."""
 
     rank, size = 0, 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes and speaks for all."""
+        """Whether this is the main process."""
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, in the order of their ranks."""
+        """Return the values of all ranks, in order."""
         return [value]
 
 
 class StateError(ValueError):
-    """A state that cannot be written or read."""
+    """A state cannot be written or read."""
 
 
 @dataclass
 class State:
-    """What a run needs to be resumed as if it had never stopped."""
+    """The state of a run for an exact resume."""
 
     tensors: dict[str, Tensor]
     record: dict[str, Any]
-    notes: list[str] = field(default_factory=list)  # states that were passed over, and why
-    passed: list[Path] = field(default_factory=list)  # those states
+    notes: list[str] = field(default_factory=list)  # skipped states, with reasons
+    passed: list[Path] = field(default_factory=list)  # paths of skipped states
 
 
 def save_state(
@@ -68,10 +68,10 @@ def save_state(
     """Write a state and remove the oldest ones.
 
     Args:
-        tensors: by name; sharded ones are written in the pieces that each process holds.
-        record: everything else, as JSON holds it.
-        keep: how many states to leave.
-        world: the processes that write together; all of them call this.
+        tensors: tensors by name; every process writes its shards.
+        record: other values, as JSON.
+        keep: number of states to keep.
+        world: the processes, which all call this.
     """
     world = world or Processes()
     writing = _AllOrNone(world, folder, f"the state at step {step} could not be written to {folder}")
@@ -98,7 +98,7 @@ def save_state(
 
 
 class _AllOrNone:
-    """A part of the writing that all processes come through, or none: one's failure is everyone's."""
+    """A step of writing that raises on all processes if it fails on any."""
 
     def __init__(self, world: Processes, folder: Path, failed: str) -> None:
         self.world, self.folder, self.failed = world, folder, failed
@@ -119,13 +119,13 @@ class _AllOrNone:
 
 
 def _begin(folder: Path, step: int) -> tuple[Path, Path]:
-    """Return a new state's place, which none has, and its draft; drafts that were never finished are removed."""
+    """Return the new path of a state and its draft; unfinished drafts are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(".step-*.part"):
         shutil.rmtree(left, ignore_errors=True)
     name, again = NAME.format(step), 0
     while (folder / (name + (f".{again}" if again else ""))).exists():
-        again += 1  # an earlier state of the same step stays until this one is whole
+        again += 1  # keep an earlier state of the same step until this one is complete
     name += f".{again}" if again else ""
     draft = folder / f".{name}.part"
     draft.mkdir()
@@ -133,10 +133,10 @@ def _begin(folder: Path, step: int) -> tuple[Path, Path]:
 
 
 def load_state(folder: Path) -> State:
-    """Read the newest state that is intact, passing over those that are not.
+    """Read the newest intact state.
 
     Returns:
-        The state; an empty one if none was ever written.
+        The state; an empty one if there is none.
     """
     notes: list[str] = []
     passed: list[Path] = []
@@ -154,7 +154,7 @@ def load_state(folder: Path) -> State:
 
 
 def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors of a state, by how names begin, and its record; StateError if a file is not what was written."""
+    """Return tensors of a state, by name prefix, and its record; raise StateError if a checksum does not match."""
     try:
         outer = json.loads(read_small(place / "state.json", most=RECORD_BYTES))
         text = outer["body"]
@@ -172,7 +172,7 @@ def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str,
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
         raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
-    except (RuntimeError, MemoryError, OverflowError) as error:  # pieces that do not fit together
+    except (RuntimeError, MemoryError, OverflowError) as error:  # inconsistent shards
         raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
 
 
@@ -187,14 +187,14 @@ def step_of(place: Path) -> int:
 
 
 def _age(place: Path) -> tuple[int, int]:
-    """Return a state's step and how often that step had been written before."""
+    """Return a state's step and the number of earlier states of that step."""
     found = FOLDER.fullmatch(place.name)
     assert found is not None
     return int(found[1]), int(found[2] or 0)
 
 
 def set_aside(passed: list[Path]) -> None:
-    """Rename damaged states, so that they are not counted among those to keep."""
+    """Rename damaged states, so that they do not count as kept ones."""
     for place in passed:
         aside = place.with_name(f"damaged-{place.name}")
         shutil.rmtree(aside, ignore_errors=True)
@@ -203,13 +203,13 @@ def set_aside(passed: list[Path]) -> None:
 
 
 def piece_of(tensor: Tensor) -> tuple[Tensor, tuple[int, ...], int]:
-    """Return the part of a tensor held here, the whole's shape, and where the part begins on the first axis."""
+    """Return the local shard of a tensor, the full shape, and the shard's offset on the first axis."""
     sharded: Any = tensor
     mesh = getattr(sharded, "device_mesh", None)
     if mesh is None:
         return tensor, tuple(tensor.shape), 0
     local, length = sharded.to_local(), tensor.shape[0]
-    each = -(-length // mesh.size())  # as torch.chunk parts it
+    each = -(-length // mesh.size())  # as in torch.chunk
     return local, tuple(tensor.shape), min(mesh.get_local_rank() * each, length)
 
 
@@ -218,7 +218,7 @@ def _pieces(tensors: Mapping[str, Tensor], shard: str, *, is_main: bool) -> tupl
     for name, tensor in tensors.items():
         local, shape, offset = piece_of(tensor)
         if local is tensor and not is_main:
-            continue  # the same in every process
+            continue  # identical in every process
         mine[name] = local.detach().contiguous().to("cpu", copy=True)
         layout[name] = {"shape": list(shape), "shard": shard, "offset": offset}
     return mine, layout
@@ -239,7 +239,7 @@ def _write_record(path: Path, record: Mapping[str, Any], parts: list[tuple[str, 
 
 
 def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]:
-    """Join the pieces of every tensor along the first axis."""
+    """Concatenate the shards of every tensor along the first axis."""
     files = {piece["shard"] for pieces in layout.values() for piece in pieces}
     if not all(re.fullmatch(SHARD, name) for name in files):
         raise StateError(f"its tensors lie in {str(sorted(files))[:200]}, which are no files of a state")
@@ -260,7 +260,7 @@ def _digest(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Bring a file or a folder's list of files to the disk."""
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""The file of a trained model: its weights, and what is needed to build it and to feed it, as plain data."""
+"""Files of trained models: weights, and metadata to build the model and its inputs."""
 
 import json
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from ..support.wording import count_of
 from ..tasks.opening import find_task
 from .metadata import KEY, VERSION, check_inputs, check_model
 
-# Options of timm that say where weights come from and build nothing, and what inside of them would build something.
+# timm options on the origin of weights, which do not affect the model, and entries of them that would.
 SOURCES = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
 BUILDING = ("global_pool", "num_classes", "input_size", "fixed_input_size")
-FINAL, LAST, BEST = "model.safetensors", "last.safetensors", "best.safetensors"  # in a run's folder
+FINAL, LAST, BEST = "model.safetensors", "last.safetensors", "best.safetensors"  # names in a run's folder
 
 
 def save_model(
@@ -32,7 +32,7 @@ def save_model(
     *,
     unfinished: Mapping[str, int] | None = None,
 ) -> None:
-    """Write weights with what builds and feeds their model, and of unfinished training step, epoch and epochs."""
+    """Save weights with metadata, and for unfinished trainings step, epoch and epochs."""
     tensors = {name: value.detach().cpu() for name, value in weights.items()}
     state = {} if unfinished is None else {"unfinished": dict(unfinished)}
     about = json.dumps({**describe(config, spec), **state})
@@ -40,9 +40,9 @@ def save_model(
 
 
 def describe(config: ModelConfig, spec: InputSpec) -> dict[str, Any]:
-    """Return what a file of weights says of its model, or refuse settings that a file could not be opened with.
+    """Return the metadata for a file of weights, or refuse settings that could not be loaded.
 
-    It is asked before a training begins, too: what cannot be kept is not trained.
+    Also called before training, so that a model that cannot be saved is not trained.
     """
     options = {name: value for name, value in config.options.items() if name not in SOURCES}
     model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
@@ -60,7 +60,7 @@ def describe(config: ModelConfig, spec: InputSpec) -> dict[str, Any]:
 
 
 def _refuse_building(options: Mapping[str, Any]) -> None:
-    """Refuse options that would change the model unseen: null, which timm drops, and settings of weights that build."""
+    """Refuse options that would not be restored: null, which timm drops, and weight options that affect the model."""
     for name, value in options.items():
         if value is None:
             raise ValueError(
@@ -72,15 +72,15 @@ def _refuse_building(options: Mapping[str, Any]) -> None:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file of a run whole or not at all."""
+    """Write a safetensors file atomically."""
     with whole_file(path, then=f"resume with saccade train --resume {path.parent}") as draft:
-        kept = {name: value.contiguous().clone() for name, value in tensors.items()}  # two names of one are two
+        kept = {name: value.contiguous().clone() for name, value in tensors.items()}  # shared tensors are copied
         save_file(kept, draft, metadata=metadata)
         sort_header(draft)
 
 
 def find_weights(path: str | Path) -> Path:
-    """Return the file of weights that a path names: itself, or in a run's folder the final ones, else the last."""
+    """Return the file of weights for a path: itself, or a run's final weights, else the last ones."""
     file = Path(path).expanduser()
     if not file.is_dir():
         return file
@@ -95,7 +95,7 @@ def find_weights(path: str | Path) -> Path:
 
 
 def unfinished_note(file: Path, about: Mapping[str, Any]) -> str | None:
-    """Return a sentence on weights that were written before their training came to its end; None of others."""
+    """Return a warning for weights of an unfinished training, else None."""
     at = about.get("unfinished")
     if at is None:
         return None

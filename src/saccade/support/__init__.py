@@ -1,1 +1,1 @@
-"""What knows nothing of models, tasks or runs: files, durations, wording, processes, and paths of moved modules."""
+"""Helpers without dependencies: files, durations, wording, processes, aliases of moved modules."""

@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parse and format durations."""
 
 import re
 
@@ -6,11 +6,11 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class BudgetError(ValueError):
-    """A time that cannot be read, or in which nothing can be trained."""
+    """A duration is invalid, or too short to train anything."""
 
 
 def parse_duration(text: str | float, name: str = "budget") -> float:
-    """Return seconds from "90s", "30m", "1h30m", "2.5h" or a number of seconds; errors call it by its name."""
+    """Parse "90s", "30m", "1h30m", "2.5h" or a number of seconds; `name` is used in errors."""
     if isinstance(text, int | float) and not isinstance(text, bool):
         seconds = float(text)
     else:
@@ -24,7 +24,7 @@ def parse_duration(text: str | float, name: str = "budget") -> float:
 
 
 def say_duration(seconds: float) -> str:
-    """Return seconds in words that are short."""
+    """Format seconds briefly."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     if seconds < 7200:

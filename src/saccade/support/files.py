@@ -1,4 +1,4 @@
-"""Files and folders that are on the disk whole or not at all, errors where they cannot be, free names, safe opening."""
+"""Atomic writing of files and folders, readable errors, free names, safe opening."""
 
 import hashlib
 import json
@@ -14,26 +14,26 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-RECORD = 2**30  # bytes of a JSON file
-PART = 2**24  # bytes that are read at a time
+RECORD = 2**30  # largest JSON file
+PART = 2**24  # bytes read at a time
 
 
 class WriteError(OSError):
-    """A file that could not be written."""
+    """A file could not be written."""
 
 
 class NotRegularError(OSError):
-    """A pipe, a device or a folder in the place of a file.
+    """A path is a pipe, device or folder instead of a file.
 
     Attributes:
-        what: it is, in words.
+        what: description of what it is.
     """
 
     what = "no regular file"
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read it; a pipe would let its reader wait for ever, and a device may have no end."""
+    """Open a regular file; refuse pipes, which may block, and devices, which may be endless."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     kind = os.fstat(handle).st_mode
     if stat.S_ISREG(kind):
@@ -46,9 +46,9 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def sort_header(path: Path) -> None:
-    """Put what a safetensors file says of itself in order, so that the same content is the same bytes.
+    """Sort the header of a safetensors file, so that equal content has equal bytes.
 
-    The library writes it in an order of chance. Nothing is moved: the header keeps its length.
+    The library's order is random. The header's length does not change.
     """
     with open(path, "rb+") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -63,7 +63,7 @@ def sort_header(path: Path) -> None:
 
 
 def read_small(path: Path, *, most: int) -> bytes:
-    """Return what a regular file of so many bytes at most holds, or say that it is too large for what it is."""
+    """Read a regular file of at most `most` bytes, or raise an error."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -72,7 +72,7 @@ def read_small(path: Path, *, most: int) -> bytes:
 
 
 def fingerprint(*files: Path) -> str:
-    """Return what tells the content of files from others."""
+    """Return a fingerprint of the content of files."""
     found = hashlib.sha256()
     for path in files:
         with open_regular(path) as file:
@@ -82,7 +82,7 @@ def fingerprint(*files: Path) -> str:
 
 
 def physical_memory() -> int:
-    """Return the bytes of memory of this machine; what is not known is much."""
+    """Return this machine's memory in bytes; a large number if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -90,7 +90,7 @@ def physical_memory() -> int:
 
 
 def read_record(path: Path, *, most: int = RECORD) -> dict[str, Any]:
-    """Return the object that a JSON file holds; an empty one where it is not there, damaged, or something else."""
+    """Read a JSON object; empty if the file is missing, damaged, or not an object."""
     try:
         found = json.loads(read_small(path, most=most))
     except (OSError, ValueError, RecursionError):
@@ -100,12 +100,12 @@ def read_record(path: Path, *, most: int = RECORD) -> dict[str, Any]:
 
 @contextmanager
 def whole_file(path: Path, *, then: str = "do the same again") -> Iterator[Path]:
-    """Yield a name beside a file's place; what is written there takes it, or is removed; a full disk says `then`."""
+    """Yield a temporary path that is renamed to the target, or removed on errors; `then` is advice for a full disk."""
     draft = path.with_name(f".{path.name}.part")
     try:
         with explained(path, then=then):
             draft.touch()
-            mode = draft.stat().st_mode  # as the user's files are; some writers make theirs private
+            mode = draft.stat().st_mode  # default permissions, since some writers make files private
             yield draft
             draft.chmod(mode)
             with open(draft, "rb+") as file:
@@ -118,7 +118,7 @@ def whole_file(path: Path, *, then: str = "do the same again") -> Iterator[Path]
 
 @contextmanager
 def explained(path: Path, *, then: str = "do the same again") -> Iterator[None]:
-    """Say of a failed writing which file it was and what to do; arguments as for `whole_file`."""
+    """Add file name and advice to errors of writing; arguments as for `whole_file`."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -130,13 +130,13 @@ def explained(path: Path, *, then: str = "do the same again") -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     with whole_file(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
         file.write(text)
 
 
 def append_line(path: Path, text: str, *, then: str = "do the same again") -> None:
-    """Add a line to a file, on the disk before this returns; arguments as for `whole_file`."""
+    """Append a line to a file and flush it to disk; arguments as for `whole_file`."""
     with explained(path, then=then), open(path, "a", encoding="utf-8") as file:
         file.write(f"{text}\n")
         file.flush()
@@ -145,7 +145,7 @@ def append_line(path: Path, text: str, *, then: str = "do the same again") -> No
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside a folder's place; when all is written it takes the place of what was there."""
+    """Yield a temporary folder that replaces the target at the end."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -159,7 +159,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def free_name(folder: Path, name: str) -> Path:
-    """Return `folder/name`, with a number if that is taken."""
+    """Return `folder/name`, with a number if it exists."""
     path, number = folder / name, 2
     while path.exists():
         path, number = folder / f"{name}-{number}", number + 1
@@ -168,13 +168,13 @@ def free_name(folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """A folder that holds nothing, or one thing of a kind that may be replaced."""
+    """An output folder that is empty, or has an earlier output of the same kind."""
 
-    kind: str  # what is written there, in a word
-    is_own: Callable[[Path], bool]  # tells whether a folder holds nothing but that
+    kind: str  # the word for the output
+    is_own: Callable[[Path], bool]  # whether a folder only has such an output
 
     def require(self, folder: str | Path, *, overwrite: bool) -> Path:
-        """Return a folder that may be written, or say why not; `overwrite` lets what was written before go."""
+        """Return the folder if it can be written, or raise; `overwrite` permits replacing an earlier output."""
         path = Path(folder).expanduser()
         if path.exists() and not path.is_dir():
             raise FileExistsError(f"{path} is a file; name a folder for the {self.kind}")
@@ -188,12 +188,12 @@ class OwnFolder:
         return path
 
     def choose(self, folder: str | Path, *, overwrite: bool) -> Path:
-        """Return the folder, or one with a number if it holds something of the kind that is not to be replaced."""
+        """Return the folder, or a numbered one if it has an output that is not to be replaced."""
         return free_folder(self.require(folder, overwrite=True), overwrite=overwrite)
 
 
 def free_folder(path: Path, *, overwrite: bool) -> Path:
-    """Return a folder, or one beside it with a number if it holds something that is not to be replaced."""
+    """Return a folder, or a numbered one if it is not empty and not to be replaced."""
     if overwrite or not path.is_dir() or not any(path.iterdir()):
         return path
     path = path.resolve() if path.name in ("", "..") else path
@@ -201,7 +201,7 @@ def free_folder(path: Path, *, overwrite: bool) -> Path:
 
 
 def cache_folder(*parts: str) -> Path:
-    """Return a folder for what is made once and run later, in the user's cache, made if it is missing."""
+    """Return saccade's folder in the user's cache, created if missing."""
     if not hasattr(os, "getuid"):
         raise OSError("compiled code is kept on Linux and macOS only")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saccade"
@@ -213,7 +213,7 @@ def cache_folder(*parts: str) -> Path:
 
 
 def check_owner(path: Path) -> None:
-    """Refuse what somebody else could have put there or could change: it is about to be run."""
+    """Refuse a path that other users own or can write, since its content will be executed."""
     found = path.lstat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
         raise OSError(

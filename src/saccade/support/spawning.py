@@ -1,7 +1,6 @@
-"""Processes that work beside this one: started, and where there is a GPU before this one has imported anything.
+"""Start worker processes; with a GPU, before this process imports anything.
 
-Importing takes each of them several seconds: the first run of a comparison can begin when this one and the first that
-trains are done.
+Imports take several seconds in each process, so that starting early saves time before the first run of a comparison.
 """
 
 import atexit
@@ -14,21 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_early: dict[str, "subprocess.Popen[bytes]"] = {}  # by the GPU they are to see
+_early: dict[str, "subprocess.Popen[bytes]"] = {}  # by their visible GPU
 
 
 def cores() -> int:
-    """Return how many CPU cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def named_gpus() -> list[str]:
-    """Return the GPUs that the environment lets a process see; none where it names none."""
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, if set."""
     return [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
 
 
 def start(environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a worker; it stops when this process is gone, since its input then ends."""
+    """Start a worker, which exits when this process does and closes its input."""
     with open(log, "ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "saccade.comparison"],
@@ -36,33 +35,33 @@ def start(environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others in order
+            start_new_session=True,  # Ctrl-C only reaches this process, which then stops the workers
         )
 
 
 def start_early(device: str | None = None) -> None:
-    """Start the worker of the first GPU that a comparison on a device takes, if this machine looks as if it had one."""
+    """Start the worker of a comparison's first GPU, if this machine seems to have one."""
     gpu = _gpu_of(device)
     if gpu is None:
         return
     with suppress(OSError):
         _early[gpu] = start({VISIBLE: gpu}, Path(os.devnull))
-        atexit.register(end_early)  # of a command that fails before it needs one
+        atexit.register(end_early)  # for commands that fail before using it
 
 
 def take_early(environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
-    """Return the worker that was started for such an environment; None if there is none."""
+    """Return the early worker for an environment, if there is one."""
     return _early.pop(environment[VISIBLE], None) if set(environment) == {VISIBLE} else None
 
 
 def end_early() -> None:
-    """End what was started and is not needed."""
+    """Stop unused early workers."""
     while _early:
-        _end(_early.popitem()[1])  # it has done nothing yet
+        _end(_early.popitem()[1])  # it has no work to save
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process that has a session of its own, and all that it began."""
+    """Kill a process with its own session, and its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -72,13 +71,13 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _gpu_of(device: str | None) -> str | None:
-    """Return the first GPU that a device stands for; None where it is none, or this machine seems to have none."""
+    """Return the first GPU of a device name; None without one."""
     kind, _, number = (device or "auto").partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal() or not _has_gpu():
         return None
     named, place = named_gpus(), int(number or 0)
     if os.environ.get(VISIBLE) == "" or (named and place >= len(named)):
-        return None  # none is to be seen, or not this one: the command itself says so
+        return None  # not visible; the command raises the error
     return named[place] if named else str(place)
 
 
