@@ -28,7 +28,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         metavar="FILE",
-        help="classifiers: JSON file of other labels: ReaL's real.json, or an object from the dataset's classes to the "
+        help="classifiers: JSON file of other labels: ReaL's real.json, or a mapping from the dataset's classes to the "
         "model's",
     )
     parser.add_argument(
@@ -45,7 +45,7 @@ def flags(parser: ArgumentParser) -> None:
         "--folds",
         type=int,
         metavar="K",
-        help="retrain with the run's settings in K-fold cross-validation and evaluate that",
+        help="retrain with the run's settings on K cross-validation folds, and evaluate these models",
     )
     parser.add_argument(
         "--repeats", type=int, default=1, metavar="N", help="with --folds: repetitions with different splits"

@@ -14,7 +14,7 @@ OF_VIEW = {"block": "slots-training", "epochs": "slots-training", "heads": "atte
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Visualize what a model does with images: attention, clusters, nominated tokens, similarity of layers."""
+    """Explain a model's predictions: attention, slots, nominations, Grad-CAM, CKA, influence of words."""
     parser.add_argument("run", metavar="RUN", help=TARGET)
     parser.add_argument(
         "images", metavar="IMAGE", nargs="+", help="image files or directories; texts, for a model that reads texts"

@@ -35,7 +35,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=4, metavar="N", help=THREADS)
     parser.add_argument("--device", default="cpu", help=DEVICE)
     add_kernels(parser)
-    parser.add_argument("--null", action="store_true", help="file names on standard input end with a null byte")
+    parser.add_argument("--null", action="store_true", help="file names on standard input are separated by null bytes")
     parser.add_argument(
         "--max-pixels", type=int, default=120_000_000, metavar="N", help="skip images with more pixels than this"
     )

@@ -1,4 +1,4 @@
-"""Backbones, one family a file; importing this package registers them with timm."""
+"""Backbones, one family per file; importing this package registers them with timm."""
 
 from . import cvt, glnet, nommer, sot, t2t
 from ._identify import list_backbones, require_model

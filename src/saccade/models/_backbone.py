@@ -1,4 +1,4 @@
-"""What every backbone shares of timm's contract."""
+"""Base classes of backbones with timm's interface."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar, cast
@@ -18,16 +18,16 @@ LayerT = TypeVar("LayerT", bound=nn.Module)
 
 
 class Backbone(nn.Module):
-    """Base of every family: timm's method set, and loading of the published code's checkpoints.
+    """Base of all backbones: timm's methods, and loading of published checkpoints.
 
     A family sets `num_classes`, `num_features`, `feature_info` and implements `forward_features`, `forward_head`,
     `forward_intermediates`, `group_matcher` and `convert`.
     """
 
     default_out_indices: ClassVar[int | tuple[int, ...]] = (0, 1, 2, 3)
-    official_prefix: ClassVar[str]  # a key that starts so is the published code's, never ours
-    classifier: ClassVar[tuple[str, ...]] = ("head",)  # modules whose first axis is the number of classes
-    pools: ClassVar[tuple[str, ...]] = ("avg",)  # what `global_pool` may be, and "" without a classifier
+    official_prefix: ClassVar[str]  # prefix of keys that only the published code has
+    classifier: ClassVar[tuple[str, ...]] = ("head",)  # modules with one row per class
+    pools: ClassVar[tuple[str, ...]] = ("avg",)  # values of `global_pool`, besides "" without a classifier
     levels: ClassVar[str]  # the modules that `feature_info` counts
 
     num_classes: int
@@ -43,7 +43,7 @@ class Backbone(nn.Module):
 
     @property
     def head_hidden_size(self) -> int:
-        """Width of what `forward_head(pre_logits=True)` returns."""
+        """Width of the output of `forward_head(pre_logits=True)`."""
         return self.num_features
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -66,12 +66,12 @@ class Backbone(nn.Module):
         return self.forward_head(self.forward_features(x))
 
     def like_self(self, layer: LayerT) -> LayerT:
-        """Return a new layer moved to where the model is and to its precision."""
+        """Move a new layer to the model's device and dtype."""
         like = next(self.parameters(), None)
         return layer if like is None else layer.to(like)
 
     def get_classifier(self) -> nn.Module:
-        """Return the layer that makes the logits."""
+        """Return the classifier."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
@@ -94,12 +94,12 @@ class Backbone(nn.Module):
 
     @staticmethod
     def init_classifier(module: nn.Module) -> None:
-        """Draw a new classifier; a family that does nothing leaves PyTorch's draw."""
+        """Initialise a new classifier; by default as in PyTorch."""
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop the levels, norm and head that the chosen outputs do not need; return the outputs' indices."""
+        """Remove layers, norm and head that the chosen outputs do not need; return the outputs' indices."""
         levels = getattr(self, self.levels)
         take, last = feature_take_indices(len(levels), indices)
         setattr(self, self.levels, levels[: last + 1])
@@ -110,38 +110,38 @@ class Backbone(nn.Module):
         return take
 
     def no_weight_decay(self) -> set[str]:
-        """Return names of parameters that weight decay would harm."""
+        """Return names of parameters without weight decay."""
         return set()
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute blocks in the backward pass instead of keeping their activations."""
+        """Enable gradient checkpointing."""
         module: Any
         for module in self.modules():
             if hasattr(module, "grad_checkpointing"):
                 module.grad_checkpointing = enable
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, **_: Any) -> None:
-        """Prepare position tables for another image size; nothing to do where there are none."""
+        """Resize position embeddings for another image size, if there are any."""
 
     def is_official(self, state_dict: Mapping[str, Any]) -> bool:
         """Whether a state dict is in the published code's layout and not in ours."""
         return any(key.startswith(self.official_prefix) for key in state_dict)
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename a published state dict to ours and fit position tables to this model's grid."""
+        """Rename a published state dict, and resize position embeddings to this model's grid."""
         raise NotImplementedError
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:  # torch's private result type
-        """Load our own layout as usual, or the published code's after conversion."""
+        """Load a state dict of saccade's layout, or convert a published one."""
         if self.is_official(state_dict):
             state_dict, strict = adapt(self, state_dict, strict=strict).state_dict, False  # checked there
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
 
 class Pyramid(Backbone):
-    """A backbone of stages, each of which takes and returns a map B, C, H, W and halves its side.
+    """A hierarchical backbone, whose stages map B, C, H, W to half the side.
 
     `stem`, `stages` and `norm` are modules; a family whose last stage returns more than a map overrides `as_map`.
     """
@@ -171,7 +171,7 @@ class Pyramid(Backbone):
             norm: apply the final norm to the last stage's map.
             stop_early: do not compute what no map needs.
             output_fmt: only "NCHW".
-            intermediates_only: leave out the final features.
+            intermediates_only: do not return the final features.
         """
         if output_fmt != "NCHW":
             raise ValueError(f"output_fmt={output_fmt!r} was asked for; a pyramid's maps come as 'NCHW'")
@@ -189,7 +189,7 @@ class Pyramid(Backbone):
         return self.finish(x), maps
 
     def finish(self, x: Any) -> Tensor:
-        """Turn the last stage's output into what `forward_features` returns."""
+        """Convert the last stage's output to that of `forward_features`."""
         return self.norm(x)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -202,14 +202,14 @@ class Pyramid(Backbone):
 
 def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bool) -> Tensor:
     """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
-    recompute = recompute and torch.is_grad_enabled()  # a checkpoint waits for the GPU even where it keeps nothing
+    recompute = recompute and torch.is_grad_enabled()  # checkpointing synchronises even without gradients
     for block in blocks:
         x = _recomputed(block, x, *args) if recompute else block(x, *args)
     return x
 
 
 def _recomputed(block: nn.Module, x: Tensor, *args: Any) -> Tensor:
-    """Run a block that the backward pass runs again, with its batch statistics updated once."""
+    """Run a block with checkpointing, updating its batch statistics once."""
     norms = {name: m for name, m in block.named_modules() if isinstance(m, NORMS) and m.training}
     statistics = {f"{name}.{key}": value for name, m in norms.items() for key, value in m.named_buffers()}
     if not statistics:
@@ -226,9 +226,9 @@ def _recomputed(block: nn.Module, x: Tensor, *args: Any) -> Tensor:
 
 
 def to_map(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Return tokens B, H * W, C as a map B, C, H, W."""
+    """Reshape tokens B, H * W, C to a map B, C, H, W."""
     x = x.unflatten(1, grid).permute(0, 3, 1, 2)
-    return x if isinstance(grid[0], int) else x.contiguous()  # an exporter cannot order strides of symbols
+    return x if isinstance(grid[0], int) else x.contiguous()  # symbolic strides cannot be compared in export
 
 
-register_notrace_function(to_map)  # it looks at sizes
+register_notrace_function(to_map)  # it depends on sizes

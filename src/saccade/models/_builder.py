@@ -1,4 +1,4 @@
-"""Plumbing between our classes and timm's registry."""
+"""Builders for timm's registry."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -10,17 +10,17 @@ from ._backbone import Backbone
 
 BackboneT = TypeVar("BackboneT", bound=Backbone)
 T = TypeVar("T")
-SMALL_SIDE = 64  # pixels of a side up to which images are small
-OPTIONS_ABOVE_SMALL: dict[str, dict[str, Any]] = {}  # of models made for small images, where these are larger
+SMALL_SIDE = 64  # largest side of small images
+OPTIONS_ABOVE_SMALL: dict[str, dict[str, Any]] = {}  # options of models for small images, at larger sizes
 
 
 def default_cfg(img_size: int = 224, *, stride: int | None = None, **overrides: Any) -> dict[str, Any]:
-    """Return the data settings the published recipes evaluate with, as timm spells them.
+    """Return timm's data config with the settings of the published evaluation.
 
     Args:
         img_size: side of the images.
-        stride: pixels a position of the last map, which gives its size; None for a column of tokens.
-        overrides: whatever else differs.
+        stride: stride of the last map; None for columnar models.
+        overrides: other entries.
     """
     side = None if stride is None else -(-img_size // stride)
     return {
@@ -39,20 +39,20 @@ def default_cfg(img_size: int = 224, *, stride: int | None = None, **overrides: 
 
 
 def build(cls: type[BackboneT], variant: str, pretrained: bool, given: Mapping[str, Any], **defaults: Any) -> BackboneT:
-    """Build `cls` the way timm builds its own models.
+    """Build a model as timm does.
 
     Args:
         cls: the family's class.
         variant: registered name.
-        pretrained: weights to load must be named by the caller (`pretrained_cfg_overlay`), none are hosted.
+        pretrained: load weights, which the caller has to name (`pretrained_cfg_overlay`), since none are hosted.
         given: timm's builder options and the constructor's arguments.
-        defaults: of the variant; what is given wins.
+        defaults: the variant's options, which given ones override.
     """
     kwargs = {**defaults, **given}
     stride = kwargs.pop("output_stride", 32)  # Hugging Face's TimmBackbone always passes it
     if stride != 32:
         raise ValueError(f"output_stride={stride} was asked of {variant}; its strides are fixed, leave it out")
-    # a model with k stages gives k maps; a columnar one those of its last three blocks
+    # all stages; for columnar models the last three blocks
     out_indices = kwargs.pop("out_indices", cls.default_out_indices)
     if isinstance(out_indices, int) and "depth" in kwargs:
         out_indices = min(out_indices, kwargs["depth"])
@@ -67,7 +67,7 @@ def build(cls: type[BackboneT], variant: str, pretrained: bool, given: Mapping[s
 
 
 def per_stage(name: str, value: T | Sequence[T], *, stages: int = 4) -> tuple[T, ...]:
-    """Return one value for each stage, from one for all or a sequence of four."""
+    """Return one value per stage, from a single value or a sequence."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * stages
     if len(values) != stages:
         raise ValueError(f"{name}={value!r} has {len(values)} values; give one, or {stages}, one a stage")
@@ -75,7 +75,7 @@ def per_stage(name: str, value: T | Sequence[T], *, stages: int = 4) -> tuple[T,
 
 
 def check_stages(**lists: Sequence[Any]) -> None:
-    """Refuse lists of different lengths: each has an entry for each stage."""
+    """Refuse lists of different lengths: all have one entry per stage."""
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"entries were given for different numbers of stages: {lengths}; give one for each stage")

@@ -1,4 +1,4 @@
-"""Backbones of one token width: embed, class token, fixed sinusoid positions, transformer blocks."""
+"""Columnar backbones: embedding, class token, fixed sinusoidal positions, transformer blocks."""
 
 from typing import Any, ClassVar, Protocol, cast
 
@@ -19,7 +19,7 @@ wrap("resize_tokens")  # a leaf of traced graphs here too: what calls it is a me
 
 
 class Embedding(Protocol):
-    """What a token embedding offers: images to a map of tokens, and the grid that a size gives."""
+    """Interface of token embeddings."""
 
     stride: int
 
@@ -31,13 +31,13 @@ class Embedding(Protocol):
 
 
 class Columnar(Backbone):
-    """Class token and word tokens through equal blocks.
+    """A plain transformer with a class token.
 
-    The position table is the frozen sinusoid over the flat token index that SoT and T2T-ViT use. It is built for
-    `img_size`; images of another size get it resampled on the two-dimensional grid.
+    Positions are the frozen sinusoidal table over the flat token index of SoT and T2T-ViT. It is built for `img_size`,
+    and resampled on the two-dimensional grid for other sizes.
     """
 
-    default_out_indices: ClassVar[int | tuple[int, ...]] = 3  # the last ones, as timm's columnar models give
+    default_out_indices: ClassVar[int | tuple[int, ...]] = 3  # the last blocks, as in timm's columnar models
     levels: ClassVar[str] = "blocks"
     num_prefix_tokens: int = 1
     pos_embed: Tensor
@@ -57,7 +57,7 @@ class Columnar(Backbone):
         self.patch_embed = patch_embed
         self.grid_size = cast(Embedding, patch_embed).grid(*to_2tuple(img_size))
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
-        # A buffer, not a parameter: it is never trained, but it is saved, since a resampled table is not the formula's.
+        # A persistent buffer: not trained, but saved, since a resampled table differs from the formula.
         self.register_buffer("pos_embed", sinusoid_table(1 + self.grid_size[0] * self.grid_size[1], embed_dim))
         self.pos_drop = nn.Dropout(drop_rate)
         self.blocks = nn.ModuleList(blocks)
@@ -69,7 +69,7 @@ class Columnar(Backbone):
 
     @property
     def num_features(self) -> int:  # type: ignore[override]
-        """Width of what `forward_features` returns."""
+        """Width of the output of `forward_features`."""
         return self.embed_dim
 
     def embed(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -96,16 +96,16 @@ class Columnar(Backbone):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Any] | tuple[Tensor, list[Any]]:
-        """Return the word tokens after the chosen blocks, and the final tokens unless told not to.
+        """Return the patch tokens after the chosen blocks, and optionally the final tokens.
 
         Args:
             x: images, B, in_chans, H, W.
             indices: blocks to take; an int takes the last ones, None all of them.
-            return_prefix_tokens: give pairs of word tokens and class token (B, 1, C).
+            return_prefix_tokens: return pairs of patch tokens and class token (B, 1, C).
             norm: apply the final norm to every taken output.
             stop_early: do not compute what no output needs.
             output_fmt: "NCHW" for maps, "NLC" for sequences.
-            intermediates_only: leave out the final tokens.
+            intermediates_only: do not return the final tokens.
         """
         require_choice("output_fmt", output_fmt, ("NCHW", "NLC"))
         take, last = feature_take_indices(len(self.blocks), indices)
@@ -126,7 +126,7 @@ class Columnar(Backbone):
         return self.norm(x), outputs
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, **_: Any) -> None:
-        """Resample the position table for another image size, once, instead of in every forward."""
+        """Resample the position table for another image size once, instead of in every forward."""
         if img_size is None:
             return
         grid = cast(Embedding, self.patch_embed).grid(*to_2tuple(img_size))

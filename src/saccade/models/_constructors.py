@@ -1,4 +1,4 @@
-"""Options of the constructors of registered models."""
+"""Constructor options of registered models."""
 
 import dataclasses
 import inspect
@@ -15,9 +15,9 @@ RESERVED = ("pretrained", "num_classes", "in_chans", "device", "dtype", "out_ind
 
 
 def constructor_options(name: str) -> dict[str, Any]:
-    """Return what a registered model's constructor takes, with type hints: no name among them opens a file.
+    """Return a registered model's constructor options with type hints; none of them opens a file.
 
-    timm's own `create_model` takes more, such as `checkpoint_path` and `pretrained_cfg`, which do.
+    timm's `create_model` takes more options, such as `checkpoint_path` and `pretrained_cfg`, which do.
     """
     module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
     found: dict[str, Any] = {}
@@ -30,6 +30,6 @@ def constructor_options(name: str) -> dict[str, Any]:
 
 
 def model_classes(module: types.ModuleType) -> list[type[nn.Module]]:
-    """Return the classes of a module that make whole models: those that are told the number of classes."""
+    """Return the model classes of a module: those that take `num_classes`."""
     made = (one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, nn.Module))
     return [one for one in made if "num_classes" in option_hints(one)]

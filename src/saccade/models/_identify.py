@@ -1,4 +1,4 @@
-"""Say which network a state dict belongs to."""
+"""Identify the model of a state dict."""
 
 import difflib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 FILLING = ("normal_", "uniform_", "zero_", "fill_", "mul_", "add_", "sub_", "div_", "erfinv_", "clamp_")
-# A key that gives away a family we do not build.
+# Keys that identify other families.
 STRANGERS = {
     "layers.0.blocks.0.attn.relative_position_bias_table": "a Swin Transformer",
     "patch_embed.proj.weight": "a plain vision transformer (ViT, DeiT, BEiT, ...)",
@@ -25,12 +25,12 @@ STRANGERS = {
 
 
 class Unfilled(TorchFunctionMode):
-    """Leave tensors as they are that a constructor fills; without memory that costs most of its time."""
+    """Skip initialisation in constructors, which takes most of their time."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return the tensor that was to be filled; do anything else as asked."""
+        """Return the tensor of initialisation functions unchanged; call other functions."""
         if getattr(func, "__name__", "") in FILLING and args:
             return args[0]
         return func(*args, **(kwargs or {}))
@@ -42,7 +42,7 @@ def list_backbones() -> list[str]:
 
 
 def require_model(name: str) -> str:
-    """Return a model's name if timm knows it, or raise an error that names the nearest ones."""
+    """Return a model's name if timm knows it, or raise an error with suggestions."""
     if timm.is_model(name.split(".")[0]):
         return name
     near = difflib.get_close_matches(name, timm.list_models(), n=3)
@@ -51,7 +51,7 @@ def require_model(name: str) -> str:
 
 
 def resolve_name(name: str) -> str:
-    """Return a model's full name: `vit_tiny` stands for timm's `vit_tiny_patch16_224`."""
+    """Return a model's full name: `vit_tiny` is short for timm's `vit_tiny_patch16_224`."""
     for full in (name, f"{name}_patch16_224", f"{name}_patch4_window7_224"):
         if timm.is_model(full.split(".")[0]):
             return full
@@ -59,7 +59,7 @@ def resolve_name(name: str) -> str:
 
 
 def describe(state_dict: Mapping[str, Tensor]) -> str:
-    """Return the name of the backbone whose keys and shapes fit best, or a kind of network, or what the keys are."""
+    """Describe a state dict: the best fitting backbone, another kind of network, or its keys."""
     scores = {name: _overlap(name, state_dict) for name in list_backbones()}
     best = max(scores, key=lambda name: scores[name])
     if scores[best] > 0.98:
@@ -80,7 +80,7 @@ def _without_memory(name: str) -> Any:
 
 
 def _overlap(name: str, state_dict: Mapping[str, Tensor]) -> float:
-    """Share of keys, of file and model together, that agree in name and shape; classifiers do not count."""
+    """Fraction of the keys of file and model that match in name and shape, without classifiers."""
     model = _without_memory(name)
     if model.is_official(state_dict):
         state_dict = model.convert(state_dict)

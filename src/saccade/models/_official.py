@@ -1,4 +1,4 @@
-"""Checkpoints of the published code: read safely, fitted completely or refused with one clear error."""
+"""Load published checkpoints safely, completely or with one clear error."""
 
 import argparse
 import logging
@@ -18,22 +18,22 @@ from torch import Tensor, nn
 
 from ._identify import describe, list_backbones
 
-Convertible = Any  # a `Backbone`, which knows how published weights become its own; it lies above this file
+Convertible = Any  # a `Backbone`, which cannot be imported here
 _logger = logging.getLogger(__name__)
 
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # timm's order: averaged weights first
 
 
 class CheckpointError(ValueError):
-    """A file that cannot be read as weights, or weights that do not fit the model."""
+    """A file is not a readable checkpoint, or its weights do not fit the model."""
 
 
 @dataclass
 class LoadReport:
-    """What was done to fit a checkpoint to a model.
+    """Result of fitting a checkpoint to a model.
 
     Attributes:
-        state_dict: the weights in our layout.
+        state_dict: the weights in saccade's layout.
         missing: keys the model has and the file lacks.
         unexpected: keys the file has and the model lacks.
         mismatched: keys whose shapes differ, with both shapes.
@@ -50,19 +50,19 @@ class LoadReport:
 
 
 def load_official(model: nn.Module, path: str | Path, *, strict: bool = True) -> LoadReport:
-    """Load a checkpoint of the published code, or one of ours, into a model.
+    """Load a published checkpoint, or one of saccade's, into a model.
 
-    The file may hold the weights bare or under `model`, `model_ema`, `state_dict` or `state_dict_ema` (averaged weights
-    are preferred). It is read as weights only: nothing in it is executed. Position tables are resampled to the model's
-    grid; a classifier for another number of classes is left out with a warning. The model is changed only if all fits.
+    The weights may be nested in `model`, `model_ema`, `state_dict` or `state_dict_ema` (averaged weights are
+    preferred). Code in the file is not executed. Position tables are resampled to the model's grid; a classifier for
+    another number of classes is dropped with a warning. The model is only changed if everything fits.
 
     Args:
         model: a saccade backbone.
         path: a .pth, .pt, .bin or .safetensors file.
-        strict: refuse missing and unexpected keys; if false, load what fits and report the rest.
+        strict: refuse missing and unexpected keys; if False, load what fits and report the rest.
 
     Returns:
-        What was loaded, missing, unexpected, dropped and resized, by name.
+        A report of loaded, missing, unexpected, dropped and resized tensors.
     """
     if not hasattr(model, "is_official"):
         raise TypeError(
@@ -80,7 +80,7 @@ def load_official(model: nn.Module, path: str | Path, *, strict: bool = True) ->
 
 
 def adapt(model: Convertible, state_dict: Mapping[str, Tensor], *, strict: bool) -> LoadReport:
-    """Convert a state dict to the model's layout and check every key and shape, changing nothing in the model."""
+    """Convert a state dict to the model's layout and check every key and shape, without changing the model."""
     report = compare(model, state_dict)
     if report.mismatched or (strict and (report.missing or report.unexpected)):
         raise CheckpointError(_misfit(model, state_dict, report))
@@ -90,7 +90,7 @@ def adapt(model: Convertible, state_dict: Mapping[str, Tensor], *, strict: bool)
 
 
 def compare(model: Convertible, state_dict: Mapping[str, Tensor]) -> LoadReport:
-    """Convert a state dict to the model's layout and report what fits, refusing nothing."""
+    """Convert a state dict to the model's layout and report what fits."""
     own = model.state_dict()
     converted = model.convert(state_dict)
     report = LoadReport(converted)
@@ -98,7 +98,7 @@ def compare(model: Convertible, state_dict: Mapping[str, Tensor]) -> LoadReport:
     report.resized = [k for k, v in converted.items() if k in own and "pos" in k and id(v) not in given]
     _fit_input_layer(model, own, report)
     _drop_classifier(model, own, report)
-    # A counter that older files lack changes nothing.
+    # Missing batch counters have no effect.
     report.missing = [k for k in own if k not in converted and not k.endswith("num_batches_tracked")]
     if report.dropped:
         report.missing = [k for k in report.missing if not _is_classifier(model, k)]
@@ -109,7 +109,7 @@ def compare(model: Convertible, state_dict: Mapping[str, Tensor]) -> LoadReport:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
-    """Read a file of weights without executing anything in it.
+    """Read a file of weights without executing code in it.
 
     Returns:
         The state dict, unwrapped and without the prefixes that DDP and `torch.compile` add.
@@ -136,7 +136,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 
 
 def suggest_name(file: Path) -> str:
-    """Return the end of a message on a file that does not say which model its weights are of."""
+    """Return advice for a file without a model name."""
     try:
         looks = describe(read_checkpoint(file))
     except (OSError, ValueError):
@@ -156,7 +156,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    # Swin-style scripts save their yacs configuration beside the weights: let it pass as a plain dictionary.
+    # Swin-style scripts save their yacs configuration with the weights: read it as a dict.
     allowed: list[Any] = [argparse.Namespace, (OrderedDict, "yacs.config.CfgNode")]
     try:
         with torch.serialization.safe_globals(allowed):
@@ -169,14 +169,14 @@ def _read_torch(path: Path) -> Any:
             f"{path}: holds objects that would run code when read ({_list(found)}); refused. "
             "Save its weights alone with torch.save(model.state_dict(), ...) where it can be trusted"
         ) from None
-    except Exception as error:  # torch raises many kinds for damaged files
+    except Exception as error:  # torch raises many types for damaged files
         reason = str(error).strip().split("\n")[0]
-        reason = type(error).__name__ if len(reason) < 5 else reason  # a bare number or letter says nothing
+        reason = type(error).__name__ if len(reason) < 5 else reason  # too short to be informative
         raise CheckpointError(f"{path}: not a checkpoint, or a truncated one ({reason}); get it again") from None
 
 
 def _foreign_objects(path: Path) -> list[str]:
-    """Name what a checkpoint holds besides tensors and plain values; nothing, if it is no checkpoint of torch's."""
+    """Return the names of objects in a checkpoint other than tensors and plain values."""
     try:
         return torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError):
@@ -188,7 +188,7 @@ def _is_classifier(model: Convertible, key: str) -> bool:
 
 
 def _drop_classifier(model: Convertible, own: Mapping[str, Tensor], report: LoadReport) -> None:
-    """Leave out classifier weights for another number of classes, all or none of them."""
+    """Drop classifier weights for another number of classes, all or none of them."""
     file = {k: v for k, v in report.state_dict.items() if _is_classifier(model, k)}
     other = {k for k, v in file.items() if k not in own or own[k].shape[:1] != v.shape[:1]}
     rows = {v.shape[0] for k, v in file.items() if k in other}
@@ -207,7 +207,7 @@ def _drop_classifier(model: Convertible, own: Mapping[str, Tensor], report: Load
 
 
 def _fit_input_layer(model: Convertible, own: Mapping[str, Tensor], report: LoadReport) -> None:
-    """Sum or repeat the first convolution over channels when the model takes other than three."""
+    """Sum or repeat the first convolution over channels, unless the model has three."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     key = f"{cfg.get('first_conv')}.weight"
     weight = report.state_dict.get(key)

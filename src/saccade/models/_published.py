@@ -1,4 +1,4 @@
-"""What the published code calls its weights, as patterns of names and what they are called here."""
+"""Rename published weights by patterns."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,14 +11,14 @@ Names = Iterable[tuple[str, str | Callable[[re.Match[str]], str]]]
 
 
 def rename(key: str, names: Names) -> str:
-    """Return what we call a tensor, by patterns and what takes their place, one after another."""
+    """Rename a tensor by a sequence of patterns and replacements."""
     for pattern, name in names:
         key = re.sub(pattern, name, key)
     return key
 
 
 def renamed(state_dict: Mapping[str, Tensor], names: Names) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield published and own name of every tensor, without a localization head that was trained beside."""
+    """Yield published and own name of every tensor, without DRLoc's localization head."""
     for key, value in state_dict.items():
         if not key.startswith("drloc."):
             yield key, rename(key, names), value

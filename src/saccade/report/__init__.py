@@ -1,4 +1,4 @@
-"""Pages that stand alone: charts, tables and images in one HTML file, which needs no network to be read."""
+"""Self-contained HTML pages with charts, tables and images."""
 
 from .chart import Point, line_chart, scatter
 from .heat import heat_map

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-TINY = 1e-9  # of a step; what rounding leaves
+TINY = 1e-9  # rounding tolerance, relative to a step
 
 
 class Scale(NamedTuple):
@@ -17,13 +17,13 @@ class Scale(NamedTuple):
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the coordinate of a value; one outside is put on the edge."""
+        """Return the coordinate of a value, clipped to the edges."""
         share = (value - self.low) / (self.high - self.low)
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
 
 def span(values: Iterable[float], *, include: Sequence[float] = ()) -> tuple[float, float]:
-    """Return a range with some width that holds all finite values; 0 to 1 if there are none."""
+    """Return a range of positive width with all finite values; 0 to 1 if there are none."""
     finite = [value for value in (*values, *include) if math.isfinite(value)]
     if not finite:
         return 0.0, 1.0
@@ -35,18 +35,18 @@ def span(values: Iterable[float], *, include: Sequence[float] = ()) -> tuple[flo
 
 
 def widen(low: float, high: float, *, most: int = 6) -> tuple[float, float]:
-    """Return the range that begins and ends at ticks."""
+    """Widen a range to ticks."""
     step = _step(low, high, most)
     while True:
         ends = math.floor(low / step + TINY) * step, math.ceil(high / step - TINY) * step
-        wider = _step(*ends, most)  # the wider range may call for wider steps, at which it does not end
+        wider = _step(*ends, most)  # the wider range may need larger steps
         if wider <= step * (1 + TINY):
             return ends
         step = wider
 
 
 def ticks(low: float, high: float, *, most: int = 6, whole: bool = False) -> list[float]:
-    """Return round values within a range, at most so many; whole ones without fractions, as for epochs."""
+    """Return at most `most` round values within a range; integers if `whole`, as for epochs."""
     step = _step(low, high, most)
     step = max(round(step), 1) if whole else step
     first, last = math.ceil(low / step - TINY), math.floor(high / step + TINY)
@@ -54,7 +54,7 @@ def ticks(low: float, high: float, *, most: int = 6, whole: bool = False) -> lis
 
 
 def tick_labels(values: Sequence[float], *, percent: bool = False) -> list[str]:
-    """Return ticks as text, all with as many digits as they need to differ."""
+    """Format ticks with as many digits as needed to distinguish them."""
     if percent:
         return [f"{text}%" for text in tick_labels([100 * value for value in values])]
     size = max((abs(value) for value in values), default=0)
@@ -68,7 +68,7 @@ def tick_labels(values: Sequence[float], *, percent: bool = False) -> list[str]:
 
 
 def number(value: float, *, percent: bool = False) -> str:
-    """Return a value as a reader wants it: four digits, or percent with one decimal."""
+    """Format a value: four digits, or percent with one decimal."""
     if not math.isfinite(value):
         return "not finite"
     if percent:

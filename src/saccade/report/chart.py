@@ -1,4 +1,4 @@
-"""Line charts and scatter plots as SVG, which the page's style colours for light and dark."""
+"""Line charts and scatter plots as SVG, coloured by the page's CSS."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ from .markup import Html, escape, join, shorten, tag
 
 WIDTH, HEIGHT = 480, 280
 TOP, RIGHT, BOTTOM = 30, 16, 44
-SERIES = 6  # colours, dashes and marks there are
-MARKED = 40  # points of a series up to which each has a mark
-POINTED = 200  # points of a series up to which each tells its value
-DRAWN = 1500  # points of a series that are drawn
+SERIES = 6  # number of colours, dashes and marks
+MARKED = 40  # most points of a series with marks
+POINTED = 200  # most points of a series with tooltips
+DRAWN = 1500  # most points of a series
 
 Band = Sequence[tuple[float, float, float]]
 
 
 class Point(NamedTuple):
-    """A place in a scatter plot, and what it is called."""
+    """A named point of a scatter plot."""
 
     x: float
     y: float
@@ -39,17 +39,17 @@ def line_chart(
     percent: bool = False,
     x_percent: bool = False,
 ) -> Html:
-    """Return a figure of lines.
+    """Return a line chart.
 
     Args:
-        series: a line's name to its points in order of x; a value that is not finite leaves a gap.
-        bands: a line's name to (x, low, high), drawn behind it in its colour.
-        guide: points of a thin line to compare with, such as a diagonal.
-        x_range: ends of the x-axis; those of the points if not given.
-        y_range: ends of the y-axis; round values around the points if not given.
-        zero: let the y-axis hold 0, so that heights can be compared.
-        percent: values of y are shares.
-        x_percent: values of x are shares.
+        series: points of each line, sorted by x; non-finite values leave gaps.
+        bands: (x, low, high) of each line, drawn behind it in its colour.
+        guide: points of a thin reference line, such as a diagonal.
+        x_range: range of the x-axis; default: that of the points.
+        y_range: range of the y-axis; default: round values around the points.
+        zero: include 0 in the y-axis.
+        percent: y values are fractions.
+        x_percent: x values are fractions.
     """
     bands = bands or {}
     thin = {name: _thin(points) for name, points in series.items()}
@@ -78,12 +78,12 @@ def scatter(
     guide: Sequence[tuple[float, float]] = (),
     percent: bool = False,
 ) -> Html:
-    """Return a figure of points, each group with a colour and a mark of its own.
+    """Return a scatter plot, with a colour and mark for each group.
 
     Args:
-        groups: a group's name to its points.
-        guide: points of a thin line to compare with, such as a diagonal.
-        percent: values of y are shares.
+        groups: points of each group.
+        guide: points of a thin reference line, such as a diagonal.
+        percent: y values are fractions.
     """
     places = [(point.x, point.y) for points in groups.values() for point in points]
     frame = _Frame.around([*places, *guide], percent=percent, room=0.06)
@@ -105,13 +105,13 @@ def scatter(
 
 
 def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Html:
-    """Write a name beside its point within the chart, or a line above or below where (left, right, y) is taken."""
+    """Write a name beside its point, or a line above or below if that space is taken."""
     width = 7.4 * len(text)
     left = x + 9 + width > frame.x.end
     begin, end = (x - 9 - width, x - 9) if left else (x + 9, x + 9 + width)
 
     def free(at: float) -> bool:
-        inside = frame.y.end + 8 < at < frame.y.start - 8  # not upon an axis
+        inside = frame.y.end + 8 < at < frame.y.start - 8  # not on an axis
         return inside and not any(begin < b and a < end and abs(at - other) < 13 for a, b, other in taken)
 
     at = next((y + step for step in (0, -16, 16, -32, 32) if free(y + step)), y)
@@ -153,7 +153,7 @@ class _Frame(NamedTuple):
         y_low, y_high = y_range or span((y for _, y in places), include=edges)
         values = [y for y in (*(y for _, y in places), *edges) if math.isfinite(y)]
         if y_range is None and room == 0 and values and min(values) >= 0:
-            y_low = max(y_low, 0.0)  # what stays at nothing has no negative side
+            y_low = max(y_low, 0.0)  # nonnegative values have no negative range
         if y_range is None:
             y_low, y_high = widen(y_low - room * (y_high - y_low), y_high + room * (y_high - y_low))
         x_ticks, y_ticks = ticks(low, high, most=7, whole=whole), ticks(y_low, y_high)
@@ -195,7 +195,7 @@ class _Frame(NamedTuple):
     def band(self, band: Band) -> str:
         sound = [(x, low, high) for x, low, high in band if math.isfinite(low) and math.isfinite(high)]
         places = [self.x(x) for x, _, _ in sound]
-        if len(sound) == 1:  # one interval alone has no width; give it some
+        if len(sound) == 1:  # a single interval needs some width
             places, sound = [places[0] - 5, places[0] + 5], sound * 2
         upper = [f"{x:.1f},{self.y(high):.1f}" for x, (_, _, high) in zip(places, sound, strict=True)]
         lower = [f"{x:.1f},{self.y(low):.1f}" for x, (_, low, _) in zip(places[::-1], sound[::-1], strict=True)]
@@ -215,7 +215,7 @@ def _marks(frame: _Frame, index: int, name: str, points: Sequence[tuple[float, f
 
 
 def _mark(index: int, x: float, y: float, *, size: float, tip: str = "", seen: bool = True) -> Html:
-    """Draw a mark whose shape tells a series apart without its colour, and from the seventh on within it."""
+    """Draw a mark whose shape identifies a series without its colour."""
     shapes = [
         f"M{x - size:.1f} {y:.1f}a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 {-2 * size} 0z",
         f"M{x - size * 0.9:.1f} {y - size * 0.9:.1f}h{size * 1.8:.1f}v{size * 1.8:.1f}h{-size * 1.8:.1f}z",
@@ -252,7 +252,7 @@ def _legend(names: Sequence[str], *, lines: bool) -> Html | None:
 def _figure(
     title: str, frame: _Frame, labels: tuple[str, str], body: Html, alternative: str, legend: Html | None
 ) -> Html:
-    """Return a drawing with its caption; chart.js reads scales and points from it."""
+    """Return a chart with its caption; chart.js reads scales and points from it."""
     scales = {
         f"data_{name}": " ".join(f"{end:.9g}" for end in scale) for name, scale in (("x", frame.x), ("y", frame.y))
     }
@@ -290,7 +290,7 @@ def _describe(name: str, points: Sequence[tuple[float, float]], frame: _Frame, *
 
 
 def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Keep every so many points of a long series, and its last."""
+    """Subsample a long series, keeping its last point."""
     every = -(-len(points) // DRAWN) or 1
     kept = list(points[::every])
     return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]

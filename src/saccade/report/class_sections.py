@@ -1,4 +1,4 @@
-"""Sections on a classifier's answers: by class, confusions, calibration."""
+"""Report sections of classifiers: per-class accuracy, confusion, calibration."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,16 +12,16 @@ from .page import Section, fold, grid, paragraph, table
 from .rows import Interval, share_chart
 from .tally import Answered, Bin, Score, calibration, class_scores, confused_pairs, confusion
 
-MANY = 40  # classes beyond which not all are shown at once
+MANY = 40  # most classes shown unfolded
 WORST, BEST = 20, 5
-LISTED = 2000  # classes listed at all
-MAPPED = 30  # classes up to which confusions are a map
-BESIDE = 12  # classes up to which a map leaves room for a table beside it
-NAME = 120  # characters of a class' or a file's name
+LISTED = 2000  # most classes listed
+MAPPED = 30  # most classes of a confusion matrix
+BESIDE = 12  # most classes of a matrix beside a table
+NAME = 120  # most characters of a class' or file's name
 
 
 def class_section(answered: Answered, classes: Sequence[str]) -> Section:
-    """Return the accuracy of every class, the worst first."""
+    """Return the section on per-class accuracy, worst first."""
     scores = class_scores(answered, classes)
     seen = sorted((score for score in scores if score.samples), key=lambda score: (score.share, score.name))
     absent = [score.name for score in scores if not score.samples]
@@ -43,7 +43,7 @@ def class_section(answered: Answered, classes: Sequence[str]) -> Section:
 
 
 def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
-    """Return which classes were taken for which."""
+    """Return the section on confusions."""
     wrong = int((~answered.correct).sum())
     if not wrong:
         return Section("confusion", "Confusions", paragraph("No image was taken for another class."))
@@ -61,7 +61,7 @@ def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
 
 
 def calibration_section(answered: Answered) -> Section:
-    """Return how far confidence can be trusted."""
+    """Return the section on calibration."""
     bins, error = calibration(answered)
     if not np.isfinite(answered.confidence).all():
         text = "Some answers are not finite numbers: training diverged. Lower optim.lr, or set optim.clip."
@@ -84,7 +84,7 @@ def calibration_section(answered: Answered) -> Section:
 
 
 def reliability_chart(bins: Mapping[str, Sequence[Bin]], *, title: str) -> Html:
-    """Return the share of right answers by confidence, of one model or several; the intervals of up to two."""
+    """Return a reliability diagram of one or several models, with intervals for up to two."""
     bands = {
         name: [(one.confidence, *wilson(one.correct, one.samples)) for one in found] for name, found in bins.items()
     }
@@ -103,7 +103,7 @@ def reliability_chart(bins: Mapping[str, Sequence[Bin]], *, title: str) -> Html:
 
 
 def reliability_table(bins: Sequence[Bin], *, caption: str) -> Html:
-    """Return answers in bins of confidence, and how many are right."""
+    """Return a table of confidence bins and their accuracy."""
     rows = [[f"{one.confidence:.1%}", f"{one.correct / one.samples:.1%}", f"{one.samples:,}"] for one in bins]
     return table(["Mean confidence", "Right", "Images"], rows, caption=caption, numeric=(0, 1, 2))
 
@@ -118,7 +118,7 @@ def _about_classes(seen: Sequence[Score]) -> str:
 
 
 def class_chart(scores: Sequence[Score], *, title: str, remark_label: str = "Right") -> Html:
-    """Return the accuracy of classes as bars."""
+    """Return a bar chart of per-class accuracy."""
     rows = [
         Interval(one.name, one.interval[0], one.share, one.interval[1], f"{one.correct:,} of {one.samples:,}")
         for one in scores

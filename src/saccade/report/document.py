@@ -1,4 +1,4 @@
-"""What a report says, as values: sentences and tables that a page, a Markdown file and a terminal write alike."""
+"""Document elements that are rendered to HTML, Markdown and terminal."""
 
 import re
 from collections.abc import Sequence
@@ -9,30 +9,30 @@ from .markup import Child, Html, breakable, join, shorten, tag
 from .page import fold, paragraph, table
 from .rows import Interval, interval_chart
 
-NAME = 80  # characters of a name on a page
-TEXT = 600  # of other cells
+NAME = 80  # most characters of a name on a page
+TEXT = 600  # most characters of other cells
 
 
 class Name(str):
-    """A name that somebody chose: shortened on a page, marked as code in Markdown."""
+    """A user-defined name: shortened on pages, code in Markdown."""
 
     __slots__ = ()
 
 
 class Code(str):
-    """Something typed, such as a setting."""
+    """Code, such as a setting."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Span:
-    """A number with what it may be: drawn on a page, written in Markdown."""
+    """A number with its interval: drawn on pages, text in Markdown."""
 
-    low: float  # lower end, in the unit that it is shown in
+    low: float  # lower end, in the displayed unit
     mean: float  # the number
     high: float  # upper end
-    text: str  # all three as written
+    text: str  # all three as text
 
 
 Cell = str | Span
@@ -40,16 +40,16 @@ Cell = str | Span
 
 @dataclass(frozen=True)
 class Table:
-    """A table. Where the second column holds spans, a page draws them over one axis."""
+    """A table. Spans in the second column are drawn over one axis on pages."""
 
-    caption: str  # what it shows
-    columns: tuple[str, ...]  # their names
-    rows: tuple[tuple[Cell, ...], ...]  # their cells; the first names the row
+    caption: str  # the caption
+    columns: tuple[str, ...]  # names of the columns
+    rows: tuple[tuple[Cell, ...], ...]  # cells; the first is the row's name
     numeric: tuple[int, ...] = ()  # columns to align right
-    folded: str = ""  # what a page hides it under; empty for nothing
+    folded: str = ""  # summary of a fold on pages, if any
 
     def without_empty(self) -> "Table":
-        """Return the table without columns in which no row has anything."""
+        """Return the table without empty columns."""
         kept = [number for number in range(len(self.columns)) if any(row[number] for row in self.rows)]
         rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
         numeric = tuple(place for place, number in enumerate(kept) if number in self.numeric)
@@ -58,23 +58,23 @@ class Table:
 
 @dataclass(frozen=True)
 class Text:
-    """A sentence or a few."""
+    """A paragraph."""
 
-    text: str  # as it is read
-    # "text", "note" for a remark, "lead" for what comes first, "heading"; "drawing" explains what only a page draws
+    text: str  # plain text
+    # "text", "note", "lead", "heading", or "drawing" for explanations of drawings, which only pages have
     kind: Literal["text", "note", "lead", "heading", "drawing"] = "text"
 
 
-Block = Table | Text | Html  # Html is for a page alone
+Block = Table | Text | Html  # Html is only rendered on pages
 
 
 def to_html(blocks: Sequence[Block | None]) -> Html:
-    """Return blocks as a page shows them; None is nothing."""
+    """Render blocks as HTML; None is skipped."""
     return join(*(_html(block) for block in blocks if block is not None))
 
 
 def to_markdown(blocks: Sequence[Block | None]) -> str:
-    """Return blocks as Markdown, without drawings."""
+    """Render blocks as Markdown, without drawings."""
     written = [block for block in blocks if isinstance(block, Table | Text)]
     return "\n\n".join(_markdown(one) for one in written if isinstance(one, Table) or one.kind != "drawing")
 
@@ -134,7 +134,7 @@ BAR = re.compile(r"(?<!\\)\|")
 
 
 def to_terminal(markdown: str) -> str:
-    """Return Markdown as plain text: tables by spaces, headings underlined, marks of emphasis and code gone."""
+    """Render Markdown as plain text: aligned tables, underlined headings, no emphasis and code marks."""
     found: list[str] = []
     table: list[list[str]] = []
     for line in [*markdown.splitlines(), ""]:
@@ -155,7 +155,7 @@ def to_terminal(markdown: str) -> str:
 
 
 def _aligned(table: list[list[str]]) -> list[str]:
-    """Return the rows of a table, the second of which says how columns are aligned."""
+    """Align the rows of a Markdown table, whose second row has the alignments."""
     marks = table[1] if len(table) > 1 and all(set(cell) <= set("-: ") for cell in table[1]) else None
     rows = [[_bare(cell) for cell in row] for row in table if row is not marks]
     count = max(map(len, rows))

@@ -1,4 +1,4 @@
-"""Heat maps: shares in cells whose colours and numbers stay readable in light and dark."""
+"""Heat maps with colours and numbers that are legible in light and dark mode."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from .axes import number
 from .markup import Html, join, shorten, tag
 
 LEVELS = 10
-RAMPS = {  # from nothing to all
+RAMPS = {  # colours from 0 to 1
     "light": ("#ffffff", "#9ec9ee", "#2b7bc2", "#08306b"),
     "dark": ("#14181f", "#15446f", "#3b8fd9", "#d5ebff"),
 }
-LABEL = 16  # characters of a name beside a cell
+LABEL = 16  # most characters of a row's or column's name
 
 
 def heat_map(
@@ -28,15 +28,15 @@ def heat_map(
     tips: Sequence[Sequence[str]] | None = None,
     alternative: str = "",
 ) -> Html:
-    """Return a figure of shares in cells.
+    """Return a heat map.
 
     Args:
-        values: from 0 to 1, rows, columns; one that is not finite leaves its cell empty.
-        row_label: what a row is.
-        column_label: what a column is.
-        texts: what to write into cells; nothing if not given.
-        tips: what a cell tells when pointed at; names and percent if not given.
-        alternative: what the map shows, in words, for who does not see it.
+        values: values from 0 to 1, rows, columns; non-finite ones leave cells empty.
+        row_label: label of the rows.
+        column_label: label of the columns.
+        texts: texts in cells, if any.
+        tips: tooltips of cells; default: names and percent.
+        alternative: alt text.
     """
     if values.shape != (len(rows), len(columns)):
         raise ValueError(
@@ -78,7 +78,7 @@ def heat_map(
 
 
 def heat_css() -> str:
-    """Return the cells' colours, each with the text colour that is read best on it."""
+    """Return CSS of the cells' colours with legible text colours."""
     css = []
     for mode, rule in (("light", "{}"), ("dark", "@media screen and (prefers-color-scheme:dark){{{}}}")):
         levels = []
@@ -107,14 +107,14 @@ def _cell(x: float, y: float, side: int, value: float, *, text: str, tip: str) -
 
 
 def _key() -> Html:
-    """Say which colour is which share."""
+    """Return the colour legend."""
     ends = [(level / LEVELS) ** 2 for level in range(LEVELS + 1)]
     cells = [tag("i", class_=f"h{level}") for level in range(LEVELS + 1)]
     return tag("p", "0% ", tag("span", *cells, aria_hidden="true"), f" {ends[-1]:.0%}", class_="key")
 
 
 def _level(value: float) -> int:
-    """Return a colour's number: by the root, so that a few percent are seen beside a full diagonal."""
+    """Return a colour's index, by square root, so that small values are visible beside a full diagonal."""
     if not math.isfinite(value) or value <= 0:
         return 0
     return min(math.ceil(LEVELS * math.sqrt(value) - 1e-9), LEVELS)

@@ -1,4 +1,4 @@
-"""Images inside a page."""
+"""Images embedded in pages."""
 
 import base64
 import io
@@ -13,7 +13,7 @@ SMALLEST = 96
 
 
 def encode_image(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST) -> Html:
-    """Return an image element that holds its image, H, W, 3 or H, W, 1 or H, W uint8; `alt` says what it shows."""
+    """Return an image element with an embedded image, H, W, 3 or H, W, 1 or H, W uint8."""
     image = _fit(_open(pixels), largest=largest, smallest=smallest)
     return tag("img", src=_uri(image), alt=alt, width=image.width, height=image.height)
 
@@ -23,8 +23,8 @@ def png_uri(pixels: np.ndarray, *, largest: int = LARGEST, smallest: int = SMALL
 
     Args:
         pixels: H, W, 3 or H, W, 1 or H, W uint8.
-        largest: a longer side is made this long.
-        smallest: an image whose longer side is shorter is enlarged by a whole factor, its pixels kept as squares.
+        largest: largest longer side.
+        smallest: smaller images are enlarged by an integer factor.
     """
     return _uri(_fit(_open(pixels), largest=largest, smallest=smallest))
 

@@ -1,15 +1,15 @@
-"""HTML in which a plain string is always text: only what `tag` made is let through as it is."""
+"""HTML construction in which plain strings are always escaped."""
 
 import html
 import re
 
 VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
-SHAPES = frozenset({"circle", "ellipse", "line", "path", "polygon", "polyline", "rect"})  # of SVG; closed in themselves
+SHAPES = frozenset({"circle", "ellipse", "line", "path", "polygon", "polyline", "rect"})  # self-closing SVG elements
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
@@ -18,21 +18,21 @@ Child = str | int | float | None
 
 
 def escape(text: object) -> Html:
-    """Return HTML that shows a text as it is; what is `Html` stays."""
+    """Escape text; `Html` is returned unchanged."""
     if isinstance(text, Html):
         return text
-    # A file's name can hold what is no Unicode, and what no page may hold.
+    # File names may contain invalid Unicode and control characters.
     printable = str(text).encode("utf-8", "backslashreplace").decode("utf-8")
     return Html(html.escape(UNPRINTABLE.sub("\ufffd", printable), quote=True))
 
 
 def join(*children: Child, by: str = "") -> Html:
-    """Return children one after another, escaped where they are plain text; None is nothing."""
+    """Concatenate children, escaping plain text; None is skipped."""
     return Html(by.join(escape(child) for child in children if child is not None))
 
 
 def breakable(text: Child) -> Html:
-    """Return text whose names may be broken after what joins their words, or where they are very long."""
+    """Allow line breaks in names, at separators and in very long words."""
     if isinstance(text, Html):
         return text
     joined = re.sub(r"(?<=\w)([_:=/+]|\.(?!\d))(?=\w)", r"\1<wbr>", escape("" if text is None else text))
@@ -44,7 +44,8 @@ def tag(name: str, /, *children: Child, **attributes: str | int | float | bool |
 
     Args:
         children: plain text, which is escaped, or Html.
-        attributes: `class_` stands for class, `aria_label` for aria-label; True is a bare name, None and False nothing.
+        attributes: `class_` becomes class, `aria_label` aria-label; True is a bare attribute, None and False are
+            skipped.
     """
     words = [name]
     for key, value in attributes.items():
@@ -61,7 +62,7 @@ def tag(name: str, /, *children: Child, **attributes: str | int | float | bool |
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text of at most so many characters, its middle replaced where it is longer."""
+    """Shorten a text by replacing its middle."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2
@@ -69,5 +70,5 @@ def shorten(text: str, most: int) -> str:
 
 
 def _short(value: object) -> str:
-    """Write coordinates without digits nobody sees."""
+    """Format a coordinate briefly."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

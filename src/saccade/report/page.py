@@ -1,4 +1,4 @@
-"""One self-contained page: no font, no file beside it, and no script but that of its charts."""
+"""Self-contained pages, without external files, and with no scripts except that of charts."""
 
 import base64
 import hashlib
@@ -9,14 +9,14 @@ from importlib import resources
 from .heat import heat_css
 from .markup import Child, Html, breakable, join, tag
 
-# The page may show what is in it and nothing else, whatever a name in it holds; a script runs by its hash alone.
+# A content security policy that only allows embedded content, and scripts by hash.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-CHART = ' data-x="'  # of what the script of charts reads
+CHART = ' data-x="'  # attribute read by the charts' script
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page."""
+    """A section of a page."""
 
     key: str
     title: str
@@ -27,9 +27,9 @@ def render_page(title: str, sections: Sequence[Section], *, kind: str, lead: Chi
     """Return a whole HTML page.
 
     Args:
-        sections: in order; each gets a heading and a place in the contents.
-        kind: a word or two above the title, such as "Training report".
-        lead: what stands before the first section.
+        sections: sections in order, which are listed in the table of contents.
+        kind: text above the title, such as "Training report".
+        lead: content before the first section.
         foot: the last line.
     """
     links = [tag("li", tag("a", part.title, href=f"#{part.key}")) for part in sections]
@@ -67,7 +67,7 @@ def _file(name: str) -> str:
 
 
 def paragraph(*children: Child, class_: str | None = None) -> Html:
-    """Return a paragraph; one of the class `name` is a file's."""
+    """Return a paragraph; the class `name` is for file names."""
     return tag("p", *(breakable(child) if class_ == "name" else child for child in children), class_=class_)
 
 
@@ -79,14 +79,14 @@ def table(
     numeric: Sequence[int] = (),
     wide: bool = False,
 ) -> Html:
-    """Return a table that scrolls by itself where it is wider than the window.
+    """Return a table that scrolls horizontally if needed.
 
     Args:
-        header: the columns' names; nothing for one that explains itself.
-        rows: cells, plain text or Html; the first names its row.
-        caption: what the table shows.
+        header: names of the columns; empty for columns without a name.
+        rows: cells, plain text or Html; the first is the row's name.
+        caption: caption of the table.
         numeric: columns to align right.
-        wide: take all the width there is, as cells with bars do.
+        wide: use the full width, as for cells with bars.
     """
     right = set(numeric)
 
@@ -96,7 +96,7 @@ def table(
             return tag("th", breakable(child), scope="row", class_=style)
         return tag("td", child if style else breakable(child), class_=style)
 
-    # A column without a name has no header cell: an empty one would be read out.
+    # Unnamed columns have no header cell, which screen readers would read.
     head = [
         tag("th", name, scope="col", class_="num" if i in right else None) if name else tag("td")
         for i, name in enumerate(header)
@@ -108,7 +108,7 @@ def table(
 
 
 def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:
-    """Return name, value and a remark, side by side where there is room."""
+    """Return names, values and remarks as tiles."""
     groups = [
         tag("div", tag("dt", name), tag("dd", value), tag("dd", remark, class_="remark") if remark else None)
         for name, value, remark in pairs
@@ -117,24 +117,24 @@ def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:
 
 
 def next_section(commands: Mapping[str, str]) -> Section:
-    """Return what to type next, each command with what it is for, at the end of a page."""
+    """Return the section of next commands, each with its purpose."""
     lines = [tag("li", typed(command), f": {purpose}") for command, purpose in commands.items()]
     return Section("next", "What next", tag("ul", *lines, class_="commands"))
 
 
 def typed(command: str) -> Html:
-    """Return a command as it is typed; a narrow page breaks it before a flag, not within."""
+    """Return a command as code, with line breaks only before flags."""
     words = (tag("span", word, class_="flag") if word.startswith("-") else word for word in command.split(" "))
     return tag("code", join(*words, by=" "))
 
 
 def fold(summary: str, *children: Child) -> Html:
-    """Return what is shown on demand."""
+    """Return a fold."""
     return tag("details", tag("summary", summary), join(*children))
 
 
 def grid(*children: Child) -> Html:
-    """Return figures side by side where there is room, one under another where there is not."""
+    """Return figures in a responsive grid."""
     return tag("div", *children, class_="grid")
 
 
@@ -151,5 +151,5 @@ def show_facts(title: str, facts: Mapping[str, Child]) -> Html:
 
 
 def show_page(page: str) -> Html:
-    """Return a page in a frame, where its styles and scripts touch nothing else."""
+    """Return a page in an isolated frame."""
     return tag("iframe", srcdoc=page, sandbox="allow-scripts", width="100%", height=600, style="border:0")

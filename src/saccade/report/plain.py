@@ -1,4 +1,4 @@
-"""Any value as JSON has words for it."""
+"""Convert values to JSON."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -10,13 +10,12 @@ import numpy as np
 
 
 def to_json(value: Any, *, digits: int | None = None, hidden: Collection[str] = ()) -> Any:
-    """Return what JSON has a word for; numbers that are not finite are nothing.
+    """Convert a value to JSON values; non-finite numbers become None.
 
     Args:
-        value: of any kind; what JSON does not know is taken by its `to_dict`, by its fields if it is a dataclass, or
-            becomes text.
-        digits: after the point of a number; all if not given.
-        hidden: fields of dataclasses that are left out.
+        value: any value; other types are converted by `to_dict`, dataclass fields, or `str`.
+        digits: decimals of numbers; default: all.
+        hidden: names of dataclass fields to leave out.
     """
     inside = partial(to_json, digits=digits, hidden=hidden)
     if value is None or isinstance(value, str | int):

@@ -1,4 +1,4 @@
-"""Charts of named rows: bars and intervals that keep their text readable at any width."""
+"""Bar and interval charts as tables, legible at any width."""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from .axes import number, span, tick_labels, ticks, widen
 from .markup import Html, breakable, shorten, tag
 
-TICKS = 4  # at most; more would run into each other in a narrow window
+TICKS = 4  # most ticks, for narrow windows
 STRIP = 22  # height of a row's drawing
-INSET = 3.0  # percent of the width left free on both sides, for what stands at the ends
+INSET = 3.0  # margin on both sides, in percent of the width
 
 
 class Interval(NamedTuple):
-    """A mean with what it may be."""
+    """A mean with its interval."""
 
     name: str
     low: float
@@ -35,17 +35,17 @@ def interval_chart(
     value_label: str = "Mean and interval",
     remark_label: str = "Remark",
 ) -> Html:
-    """Return a table whose rows draw a mean and its interval over one axis.
+    """Return a table whose rows show a mean and its interval over one axis.
 
     Args:
-        x_label: what is drawn.
-        zero: where a line marks "no difference"; None for no line.
+        x_label: label of the axis.
+        zero: position of a reference line, if any.
         bars: draw a bar from zero to the mean.
-        percent: values are shares.
-        x_range: ends of the axis; round values around the rows if not given.
-        name_label: heads the column of names.
-        value_label: heads the column of numbers.
-        remark_label: heads the column of remarks, which is there if a row has one.
+        percent: values are fractions.
+        x_range: range of the axis; default: round values around the rows.
+        name_label: heading of the names.
+        value_label: heading of the numbers.
+        remark_label: heading of the remarks, if any.
     """
     values = [value for row in rows for value in (row.low, row.mean, row.high)]
     low, high = x_range or widen(*span(values, include=[] if zero is None else [zero]), most=TICKS)
@@ -67,11 +67,11 @@ def interval_chart(
 
 
 def share_chart(rows: Sequence[Interval], *, title: str, measure: str, **labels: Any) -> Html:
-    """Return bars of shares from 0 to 1, each with its interval.
+    """Return bars of fractions with intervals.
 
     Args:
-        measure: what the shares are, such as "Accuracy".
-        labels: `name_label` and `remark_label`, as of `interval_chart`.
+        measure: name of the fractions, such as "Accuracy".
+        labels: `name_label` and `remark_label` of `interval_chart`.
     """
     axes: dict[str, Any] = {"x_label": measure, "value_label": f"{measure}, 95% interval", "x_range": (0, 1)}
     return interval_chart(rows, title=title, zero=None, bars=True, percent=True, **axes, **labels)
@@ -86,11 +86,11 @@ def strip(
     zero: float | None = None,
     bar: bool = False,
 ) -> Html:
-    """Return the drawing of one row, as wide as its cell; the numbers belong beside it.
+    """Return the drawing of one row, as wide as its cell.
 
     Args:
-        x_range: ends of the axis.
-        zero: where to draw a line, and a bar from.
+        x_range: range of the axis.
+        zero: position of the reference line, and start of the bar.
         bar: draw a bar from zero, or the axis' lower end, to the mean.
     """
     middle = STRIP / 2
@@ -115,7 +115,7 @@ def strip(
 def _axis(low: float, high: float, *, percent: bool) -> Html:
     values = ticks(low, high, most=TICKS)
     parts = [tag("line", x1=_share(low, (low, high)), x2=_share(high, (low, high)), y1=1, y2=1, class_="axis")]
-    kept = values.index(0) % 2 if 0 in values else 0  # of the labels that a narrow window shows, one is zero
+    kept = values.index(0) % 2 if 0 in values else 0  # keep the label 0 in narrow windows
     for place, (value, text) in enumerate(zip(values, tick_labels(values, percent=percent), strict=True)):
         at = _share(value, (low, high))
         parts.append(tag("line", x1=at, x2=at, y1=1, y2=6, class_="axis"))

@@ -1,4 +1,4 @@
-"""Counts of a classifier's answers: accuracy with its interval, by class, confusions, calibration."""
+"""Statistics of predictions: accuracy with interval, per class, confusion, calibration."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from ..statistics.proportion import wilson
 
 @dataclass(frozen=True)
 class Answered:
-    """What a model said to images, N each."""
+    """Predictions for images, N each."""
 
-    places: np.ndarray  # of the images in their source
+    places: np.ndarray  # indices of the images in their source
     labels: np.ndarray  # the true classes
-    predictions: np.ndarray  # the classes answered
-    confidence: np.ndarray  # share of the class answered
+    predictions: np.ndarray  # the predicted classes
+    confidence: np.ndarray  # probability of the predicted class
     loss: np.ndarray  # cross-entropy
 
     def __len__(self) -> int:
@@ -25,12 +25,12 @@ class Answered:
 
     @property
     def correct(self) -> np.ndarray:
-        """Which answers are right, N bool."""
+        """Whether predictions are correct, N bool."""
         return self.labels == self.predictions
 
 
 class Score(NamedTuple):
-    """Right answers out of images, with the Wilson interval of their share."""
+    """Number of correct predictions, with the Wilson interval of accuracy."""
 
     name: str
     correct: int
@@ -38,7 +38,7 @@ class Score(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share of right answers."""
+        """The accuracy."""
         return self.correct / self.samples if self.samples else math.nan
 
     @property
@@ -48,7 +48,7 @@ class Score(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A class taken for another."""
+    """A pair of confused classes."""
 
     true: int
     predicted: int
@@ -57,7 +57,7 @@ class Pair(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """Answers of about one confidence."""
+    """A confidence bin."""
 
     confidence: float
     correct: int
@@ -72,13 +72,13 @@ def class_scores(answered: Answered, classes: Sequence[str]) -> list[Score]:
 
 
 def confusion(answered: Answered, num_classes: int) -> np.ndarray:
-    """Return how often a true class (row) was answered by a class (column)."""
+    """Return the confusion matrix: true class (row), predicted class (column)."""
     flat = np.bincount(answered.labels * num_classes + answered.predictions, minlength=num_classes**2)
     return flat.reshape(num_classes, num_classes)
 
 
 def confused_pairs(answered: Answered, *, most: int) -> list[Pair]:
-    """Return the pairs of classes confused most often, the most frequent first."""
+    """Return the most frequently confused pairs of classes."""
     wrong = ~answered.correct
     pairs, counts = np.unique(
         np.stack([answered.labels[wrong], answered.predictions[wrong]], 1), axis=0, return_counts=True
@@ -89,7 +89,7 @@ def confused_pairs(answered: Answered, *, most: int) -> list[Pair]:
 
 
 def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float]:
-    """Return answers in bins of confidence, empty ones left out, and the calibration error, of finite answers alone."""
+    """Return non-empty confidence bins and the calibration error of finite predictions."""
     number, sound = confidence_bin(answered.confidence, bins), np.isfinite(answered.confidence)
     found, error = [], 0.0
     for index in range(bins):
@@ -103,5 +103,5 @@ def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float
 
 
 def confidence_bin(confidence: np.ndarray, bins: int) -> np.ndarray:
-    """Return the number of each confidence's bin, N, of so many of equal width; 0 for what is no number."""
+    """Return each confidence's bin, N, of bins of equal width; 0 for NaN."""
     return np.minimum(np.where(np.isfinite(confidence), confidence, 0) * bins, bins - 1).astype(np.int64)
