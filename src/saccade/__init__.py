@@ -1,7 +1,7 @@
-"""Better context for vision transformers; with it imported, timm has the backbones.
+"""Better context for vision transformers; importing it registers the backbones with timm.
 
-Nothing heavy is imported before it is used: names are found when they are asked for, and the backbones are registered
-when timm itself is imported, at once if it has been.
+Imports are lazy: names are loaded when first used, and backbones are registered when timm is imported, or at once if it
+already is.
 """
 
 import sys
@@ -87,7 +87,7 @@ __all__ = [
     "tune",
 ]
 
-# Where a name is that no package of these gives by itself: models, plugins, tasks.
+# Modules of names that are not exported by models, plugins or tasks.
 HOMES = {
     "InputSpec": "data.spec",
     "accelerate": "kernels",
@@ -128,11 +128,11 @@ def __dir__() -> list[str]:
 
 
 class _RegisterWithTimm(MetaPathFinder):
-    """Lets the import of timm end with that of the backbones, which register themselves there."""
+    """Import hook that registers the backbones after timm is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return what the other finders say of timm, with a loader that registers the backbones at the end."""
-        if name != "timm" or name in sys.modules:  # it is there when it is loaded anew: its registry stays as it is
+        """Return timm's spec with a loader that also registers the backbones."""
+        if name != "timm" or name in sys.modules:  # a reload keeps timm's registry
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
@@ -142,22 +142,22 @@ class _RegisterWithTimm(MetaPathFinder):
 
 
 class _ThenBackbones(Loader):
-    """Loads timm by its own loader, which may be shared with other modules and stays as it is."""
+    """Wraps timm's loader, which may be shared with other modules and is not changed."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
 
     def __getattr__(self, name: str) -> Any:
-        if name == "own":  # not yet set, in a copy
+        if name == "own":  # not yet set in a copy
             raise AttributeError(name)
         return getattr(self.own, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return what timm's own loader makes."""
+        """Create the module by timm's loader."""
         return self.own.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run timm, as if nobody stood between, then register the backbones."""
+        """Execute timm, then register the backbones."""
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self.own
         self.own.exec_module(module)

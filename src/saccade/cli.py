@@ -22,7 +22,7 @@ VERBS = (
 
 
 class _Help(HelpFormatter):
-    """Help with every default that is not None, False or empty."""
+    """Help formatter that shows defaults, except None, False and empty ones."""
 
     def _get_help_string(self, action: Action) -> str:
         unset = action.default is None or action.default is False or action.default in ("", SUPPRESS)
@@ -31,7 +31,7 @@ class _Help(HelpFormatter):
 
 
 class Parser(ArgumentParser):
-    """A parser that reports a mistake in one line, with the nearest name."""
+    """A parser with one-line errors and suggestions."""
 
     def __init__(self, prog: str, description: str | None) -> None:
         super().__init__(prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
@@ -40,7 +40,7 @@ class Parser(ArgumentParser):
         """Parse the arguments; an unknown flag is reported before a missing one."""
         for word in words[: words.index("--") if "--" in words else None]:
             flag, _, value = word.partition("=")
-            if value == "--":  # which argparse takes for the end of flags
+            if value == "--":  # end of flags in argparse
                 self.error(f"{flag} needs a value")
             is_flag = len(word) > 1 and word.startswith("-") and " " not in flag
             if is_flag and flag not in self._option_string_actions and not re.match(r"-\.?\d", word):
@@ -50,7 +50,7 @@ class Parser(ArgumentParser):
         return args
 
     def _suggest(self, flag: str) -> str:
-        """Return the end of a message that names the flag or setting that was probably meant."""
+        """Return a suggestion of the flag or setting that was probably meant."""
         from .settings import TrainConfig, flatten
         from .settings.aliases import find_alias
 
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         status = _main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         if argv is None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -82,10 +82,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def keep_freed_memory() -> None:
-    """Have PyTorch's allocator on Arm keep what was freed for a second, unless the user has said how long.
+    """Let PyTorch's allocator on Arm keep freed memory for a second, unless configured by the user.
 
-    By itself it gives memory back after ten milliseconds, which is about once an operation: a sixth of a training
-    step's time went into getting it again. It reads the setting once, when PyTorch is imported.
+    By default it returns memory after ten milliseconds, about once an operation: allocating it again took a sixth of a
+    training step. The setting is read once, when PyTorch is imported.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
@@ -98,12 +98,12 @@ def _main(words: list[str]) -> int:
     command = import_module(f".commands.{verb}", __package__)
     parser = Parser(f"saccade {verb}", command.flags.__doc__)
     command.flags(parser)
-    parser.set_defaults(since=begun)  # what is imported after this belongs to a given time, too
+    parser.set_defaults(since=begun)  # later imports count for the time budget
     return _run(command, verb, parser.read(words[1:]))
 
 
 def _without_verb(words: list[str]) -> NoReturn:
-    """Handle a command line that does not begin with a command: help, the version, or an error."""
+    """Handle a command line without a command: help, version, or an error."""
     parser = Parser("saccade", "Better context for vision transformers.")
     parser.add_argument(
         "--version", action="version", version=f"saccade {__version__}", help="print the version and exit"
@@ -129,7 +129,7 @@ def _nearest(word: str, known: Any) -> str:
 
 
 def _run(command: Any, verb: str, args: Args) -> int:
-    """Run a command; print an error of the user's input or system as one line."""
+    """Run a command; print errors of input or system in one line."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
@@ -158,7 +158,7 @@ def _say(text: str, *, before: str = "", after: str = "") -> None:
 
 
 def _plain(error: BaseException) -> str:
-    """Return the message of an error; a system error without its errno and with what to check."""
+    """Return the message of an error; system errors without errno, and with advice."""
     text = str(error)
     if not isinstance(error, OSError) or error.errno is None:
         return text
@@ -174,7 +174,7 @@ def _warn(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,
 ) -> None:
-    """Print a warning of this package as a plain line, any other with its file and line."""
+    """Print saccade's warnings in one line, others with file and line."""
     ours = Path(filename).is_relative_to(Path(__file__).parent)
     text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
     _say(text, before="[yellow]", after="[/]")

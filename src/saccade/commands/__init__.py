@@ -1,4 +1,4 @@
-"""One verb of the `saccade` command a file: `flags` describes it to the parser, `run` does it."""
+"""Commands of `saccade`, one per file: `flags` defines the arguments, `run` executes the command."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..settings import help_of
 
-# Help of flags that several verbs have: one wording for each; that of settings stands at their fields.
+# Help of flags shared by several commands; that of settings is in their fields.
 DATA = help_of("data.path")
 TASK = help_of("task")
 MODEL = help_of("model.name")
@@ -30,25 +30,25 @@ TRUST = "load .pt2 files, which can execute arbitrary code"
 
 
 class Args(Namespace):
-    """What was given to a verb, by name: `args.epochs`, or `args["epochs"]`."""
+    """Parsed arguments by name: `args.epochs`, or `args["epochs"]`."""
 
-    given: frozenset[str] = frozenset()  # names whose value is not the default
+    given: frozenset[str] = frozenset()  # names of arguments given by the user
 
     def __getitem__(self, name: str) -> Any:
         return vars(self)[name]
 
     def given_to(self, verb: Callable[..., Any], **other: Any) -> dict[str, Any]:
-        """Return what the function behind a verb takes by keyword of what was given, with `other` instead."""
+        """Return keyword arguments for a command's function, with `other` overriding them."""
         taken = [name for name, one in signature(verb).parameters.items() if one.kind is one.KEYWORD_ONLY]
         return {name: self[name] for name in taken if name in self} | other
 
     def refuse_others(self, mode: str, verb: Callable[..., Any], *others: str) -> None:
-        """Refuse flags that were given and that a verb does not take in this mode, so that none is left out in silence.
+        """Refuse given flags that a command does not support in this mode.
 
         Args:
-            mode: what an error calls it, as in "with --folds".
-            verb: the function behind it.
-            others: flags that it takes beside the function's own.
+            mode: the mode's name in errors, such as "with --folds".
+            verb: the command's function in this mode.
+            others: further supported flags.
         """
         unused = [name for name in sorted(self.given) if name not in {*signature(verb).parameters, *others}]
         if unused:
@@ -61,7 +61,7 @@ class Args(Namespace):
 
 
 def add_kernels(parser: ArgumentParser, *, default: str | None = "auto") -> None:
-    """Add the switch of kernels; None leaves it to the settings."""
+    """Add the flag --kernels; a default of None leaves it to the settings."""
     parser.add_argument(
         "--kernels",
         default=default,
@@ -71,7 +71,7 @@ def add_kernels(parser: ArgumentParser, *, default: str | None = "auto") -> None
 
 
 def add_weights(parser: ArgumentParser) -> None:
-    """Add the flags of pretrained weights and of grouped samples, which several verbs have."""
+    """Add the flags of initial weights and groups."""
     parser.add_argument(
         "--pretrained",
         action="store_true",

@@ -24,7 +24,7 @@ from . import (
     add_weights,
 )
 
-WRITES = r"cost\.json"  # in a run's folder
+WRITES = r"cost\.json"  # files written in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -139,7 +139,7 @@ def run(args: Args) -> int:
 
 
 def _read_seeds(text: str) -> int | list[int]:
-    """Return how many seeds, or which."""
+    """Parse a number of seeds, or a list."""
     from ..settings import ConfigError
     from ..settings.values import require_number
 

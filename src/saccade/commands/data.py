@@ -16,7 +16,7 @@ from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DATA, DEVICE, TASK, THREADS, Args
 if TYPE_CHECKING:
     from ..data.fix import Fixed
 
-SHOWN = 20  # images left out that are named
+SHOWN = 20  # most omitted images listed
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def flags(parser: ArgumentParser) -> None:
 
 
 def run(args: Args) -> int:
-    """Do what was asked; the exit status is 1 if something serious was found."""
+    """Run the subcommand; the exit status is 1 if there are serious problems."""
     if args.what == "labels":
         return _labels(args)
     return _suspects(args) if args.answers is not None else _check(args)
@@ -122,7 +122,7 @@ def _labels(args: Args) -> int:
 
 
 def _check(args: Args) -> int:
-    """Print the report on a set; the exit status is 1 if something serious was found."""
+    """Print the report on a dataset; the exit status is 1 if there are serious problems."""
     from ..data.check import scan_dataset
     from ..data.fix import write_clean
     from ..data.table import parse_columns
@@ -176,7 +176,7 @@ def _advance(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 
 def _say_fixed(fixed: "Fixed", *, quiet: bool) -> None:
-    """Print what a clean copy lacks and where it is."""
+    """Print the location of a clean copy, and what it omits."""
     console = Console(stderr=quiet, highlight=False, soft_wrap=True)
     for name, reason in fixed.left_out[:SHOWN]:
         console.print(f"left out: {name}: {reason}", markup=False)

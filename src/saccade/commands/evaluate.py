@@ -6,7 +6,7 @@ from pathlib import Path
 from ..support.importing import quick_imports
 from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DEVICE, JSON, QUIET, TARGET, WORKERS, Args
 
-WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
+WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # files written in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -94,7 +94,7 @@ def flags(parser: ArgumentParser) -> None:
 
 
 def run(args: Args) -> int:
-    """Measure models and print what was found."""
+    """Evaluate models and print the result."""
     if args.folds is not None:
         return _over_folds(args)
     with quick_imports():

@@ -85,7 +85,7 @@ def run(args: Args) -> None:
 
 
 def _refuse_unread(args: Args) -> None:
-    """Refuse flags of views that were not asked for, and of images that were not named."""
+    """Refuse flags of views that are not requested."""
     from ..settings import ConfigError
 
     views = args.views.split(",") if args.views else []
@@ -99,7 +99,7 @@ def _refuse_unread(args: Args) -> None:
 
 
 def _numbers(flag: str, text: str) -> list[int]:
-    """Read numbers with commas between them."""
+    """Parse comma-separated numbers."""
     try:
         return [int(part) for part in str(text).split(",")]
     except ValueError:

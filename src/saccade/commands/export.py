@@ -36,7 +36,7 @@ def flags(parser: ArgumentParser) -> None:
 
 
 def run(args: Args) -> None:
-    """Export and print what was written and measured."""
+    """Export and print the files and their measurements."""
     from ..deployment.export import export as run_export
 
     console = Console(stderr=True)
@@ -51,7 +51,7 @@ def run(args: Args) -> None:
         return
     out = Console(highlight=False, soft_wrap=True)
     if not out.is_terminal:
-        out.width = 1000  # in a file or a pipe nothing is cut
+        out.width = 1000  # lines are not truncated in files and pipes
     known = "" if done.score is None else f": {done.metric.words} {done.metric.show(done.score)} in PyTorch"
     out.print(f"{done.bundle.name}, verified on {done.samples} {done.origin}{known}", markup=False)
     out.print(as_table(done.files, done.metric))
@@ -61,7 +61,7 @@ def run(args: Args) -> None:
 
 
 def as_table(files: "Sequence[ExportedFile]", metric: "MetricSpec") -> Table:
-    """Return what was measured, narrow enough for 80 columns."""
+    """Return a table of measurements for 80 columns."""
     table = Table(box=None, pad_edge=False)
     table.add_column("file", no_wrap=True)
     for column in ("MiB", "max diff", "same", metric.name, "lost", "95%", "ms", "eager"):
@@ -80,7 +80,7 @@ def as_table(files: "Sequence[ExportedFile]", metric: "MetricSpec") -> Table:
 
 
 def _scored(file: "ExportedFile", metric: "MetricSpec") -> tuple[str, str, str]:
-    """Return what a file reached in a metric, what it lost, and the interval of that."""
+    """Format a file's score, and its loss with interval."""
     if file.score is None or file.loss is None:
         return "-" if file.score is None else _shown(file.score, metric), "-", "-"
     value, low, high = file.loss.value, file.loss.low, file.loss.high
@@ -96,5 +96,5 @@ def _shown(score: float, metric: "MetricSpec") -> str:
 
 
 def _short(value: float) -> str:
-    """Return a small number in six letters."""
+    """Format a small number in six characters."""
     return f"{value:.2g}" if abs(value) >= 0.01 or not value else f"{value:.0e}"

@@ -11,13 +11,13 @@ from . import Args
 
 
 def flags(parser: ArgumentParser) -> None:
-    """List the fast code that stands for plain modules: what it gains, and whether this machine uses it."""
+    """List the kernels that replace plain modules, with their speed-up and whether this machine uses them."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--device", choices=["cuda", "cpu"], help="a GPU if there is one")
 
 
 def run(args: Args) -> None:
-    """Print every kernel with its gain, and why it is not used if it is not."""
+    """Print every kernel with its speed-up, or why it is not used."""
     import torch
 
     from ..kernels.apply import unavailable

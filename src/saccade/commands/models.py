@@ -16,7 +16,7 @@ def flags(parser: ArgumentParser) -> None:
 
 
 def run(args: Args) -> None:
-    """Print every backbone with its counted and its published size."""
+    """Print every backbone with its counted and published size."""
     from ..settings.model_sizes import COUNTED, PUBLISHED
 
     rows: list[dict[str, Any]] = []

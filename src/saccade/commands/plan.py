@@ -8,7 +8,7 @@ from .train import add_settings
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Print what a training would be, and who decided each setting; nothing is trained."""
+    """Print the settings of a training and what decided each, its duration and memory; nothing is trained."""
     add_settings(parser)
 
 

@@ -51,7 +51,7 @@ def run(args: Args) -> int:
         from ..deployment.predict import predict as run_predict
         from ..deployment.writers import Tally, check_output, printable, write_predictions
 
-    check_output(args.out, form=args.form)  # before the model is opened
+    check_output(args.out, form=args.form)  # check before opening the model
     predictions = run_predict(args.target, args.images, **args.given_to(run_predict, keep=args.draw is not None))
     console = Console(stderr=True, soft_wrap=True, highlight=False, quiet=args.quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

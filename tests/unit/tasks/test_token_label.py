@@ -235,7 +235,7 @@ def test_a_plain_module_is_told_by_path_or_by_function():
     by_function.load_state_dict(by_path.state_dict())
     one, two = (task(images(), TARGETS, place=MIDDLE)["loss"] for task in (by_path, by_function))
     torch.testing.assert_close(one, two)
-    with pytest.raises(HostError, match=r"does not tell how many pixels apart .* pass grid=.* or mix_token=False"):
+    with pytest.raises(HostError, match=r"does not tell the stride .* pass grid=.* or mix_token=False"):
         TokenLabelling(model, features="conv", dim=8, num_classes=5)(images(), TARGETS)
     assert TokenLabelling(model, features="conv", dim=8, num_classes=5, mix_token=False)(images(), TARGETS)
 
