@@ -1,4 +1,4 @@
-"""Whether a difference between two arms is real: intervals, tests and verdicts over seeds and samples.
+"""Statistics of differences between arms: intervals, tests and verdicts over seeds and samples.
 
 A *seed* is one training, or whatever else was repeated; a *sample* is one image, text or row of the test set. Scores
 are arrays of seeds x samples, from anywhere: nothing here imports PyTorch or another part of saccade.

@@ -1,4 +1,4 @@
-"""Intervals by resampling samples, the same for all models: for means, ratios and any other statistic of them."""
+"""Bootstrap intervals over samples, with common resamples for all models."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ResampledDifference:
-    """How much higher a number is for one run than for the reference, over the same samples.
+    """Difference of a metric between a run and the reference, over the same samples.
 
     Args:
         run: whose number.
@@ -57,7 +57,7 @@ class ResampledDifference:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A number of all samples and of every resample of them."""
+    """A metric of all samples and of every resample."""
 
     value: float  # over all samples
     drawn: np.ndarray  # over each resample, R
@@ -65,11 +65,11 @@ class Resampled:
     counted: bool = False  # whether these are 1 for a right answer and 0 for a wrong one
 
     def estimate(self) -> Estimate:
-        """Return the number with its interval."""
+        """Return the estimate with its interval."""
         return estimate(self.value, self.drawn, self.scores)
 
     def minus(self, other: "Resampled", *, run: str, reference: str, metric: str) -> ResampledDifference:
-        """Return how much higher it is than another run's, over the same resamples."""
+        """Return the difference from another run, over the same resamples."""
         low, high = interval(self.drawn - other.drawn)
         found = ResampledDifference(run, reference, metric, self.value - other.value, low, high)
         if not (self.counted and other.counted and self.scores is not None and other.scores is not None):
@@ -79,7 +79,7 @@ class Resampled:
 
 
 def average(numbers: Sequence[Resampled]) -> Resampled:
-    """Return the mean of numbers, resample by resample."""
+    """Return the mean of metrics, for each resample."""
     scores = [one.scores for one in numbers if one.scores is not None]
     return Resampled(
         value=float(np.mean([one.value for one in numbers])),
@@ -98,7 +98,7 @@ def resample_means(
     shares: Collection[str] = (),
     counted: Collection[str] = (),
 ) -> dict[str, Resampled]:
-    """Return numbers that are means over samples, and other statistics, over the same resamples.
+    """Return means over samples, and other statistics, over the same resamples.
 
     Args:
         columns: by name, of each sample, N.
@@ -120,7 +120,7 @@ def resample_means(
 
 
 def fewer(count: int, resamples: int, *, condition: bool = False) -> int:
-    """Return how many of the resamples a number is computed for that has to read all its records for each.
+    """Return the number of resamples for a slow statistic.
 
     Args:
         count: records.
@@ -161,7 +161,7 @@ def interval(resampled: np.ndarray) -> tuple[float, float]:
 
 
 def _weights(count: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yield how often each sample was drawn, R, N float32; the same whatever is asked of it."""
+    """Yield sample counts of resamples, R, N float32, determined by the seed."""
     block = max(min(BLOCK // max(count, 1), resamples), 1)
     random = np.random.default_rng([seed, 0xB007])
     for begin in range(0, resamples, block):
@@ -172,7 +172,7 @@ def _weights(count: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
 
 
 def record_statistic(records: np.ndarray, function: Callable[[np.ndarray], float]) -> Statistic:
-    """Return a function of all samples' records, N, ..., as a statistic, each read as often as it counts."""
+    """Convert a function of records, N, ..., to a statistic, by repeating records."""
 
     def statistic(weights: np.ndarray) -> np.ndarray:
         rows = (np.repeat(np.arange(len(records)), counts) for counts in weights.astype(np.int64))
@@ -188,7 +188,7 @@ def mean_of(scores: np.ndarray) -> Statistic:
 
 
 def group_mean(scores: np.ndarray, groups: np.ndarray) -> Statistic:
-    """Return the mean over groups of their means as a statistic; groups without samples do not count."""
+    """Return the mean over non-empty groups of their means as a statistic."""
     member = one_hot(groups, int(groups.max()) + 1)
     summed = member.multiply(scores.astype(np.float64)[:, None]).tocsr()
 
@@ -201,7 +201,7 @@ def group_mean(scores: np.ndarray, groups: np.ndarray) -> Statistic:
 
 
 def one_hot(index: np.ndarray, count: int) -> Any:  # a sparse matrix of scipy
-    """Return which of so many each is, N, count."""
+    """Return one-hot rows, N, count."""
     rows = np.arange(len(index))
     return scipy.sparse.csr_matrix((np.ones(len(index)), (rows, index)), shape=(len(index), count))
 

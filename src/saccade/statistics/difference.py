@@ -1,4 +1,4 @@
-"""A difference between two arms, and the verdict on it in words."""
+"""Differences between two arms, and verdicts."""
 
 import math
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much the second arm differs from the first, b - a, and how sure that is.
+    """The difference b - a of the second arm from the first, with its uncertainty.
 
     Args:
         mean: mean(b) - mean(a); positive when b scores more.
@@ -93,11 +93,11 @@ class Difference:
         return self.mean - half, self.mean + half
 
     def power(self, difference: float) -> float:
-        """Return the chance that such an experiment finds a true difference of this size."""
+        """Return the power of such an experiment for a true difference of this size."""
         return self.spread.power(difference, level=self.level)
 
     def seeds_needed(self, difference: float, *, power: float = 0.8, level: float | None = None) -> int | None:
-        """Return how many seeds of each arm, in all, find a true difference of this size on the same samples.
+        """Return the total number of seeds per arm to detect a true difference of this size on the same samples.
 
         Args:
             difference: the size that matters; its sign does not.
@@ -111,12 +111,12 @@ class Difference:
         return seeds_needed(self.spread, difference, now=self.n_seeds, level=level, power=power)
 
     def samples_needed(self, difference: float, *, level: float) -> int:
-        """Return about how many samples let enough seeds find a difference of this size, twofold reserve included."""
+        """Return the approximate number of samples to detect a difference of this size, with a twofold reserve."""
         return samples_needed(self.spread, difference, seeds=self.n_seeds, samples=self.n_samples, level=level)
 
     @property
     def verdict(self) -> Verdict:
-        """What follows, in words; for several arms use `judge`, which corrects for their number."""
+        """The verdict as text; for several arms use `judge`, which corrects for multiplicity."""
         return decide(self, margin=self.margin)
 
     def __str__(self) -> str:
@@ -126,22 +126,22 @@ class Difference:
 
     @property
     def unit_name(self) -> str:
-        """The unit that it is shown in: points for shares; empty for none."""
+        """The displayed unit: points for fractions; empty for none."""
         return "points" if self.share else self.unit
 
     @property
     def finds_nothing(self) -> bool:
-        """Whether the smallest difference that such an experiment finds is larger than any that there can be."""
+        """Whether the smallest detectable difference is larger than any possible one."""
         return self.share and self.detectable > 1
 
     def scaled(self, value: float) -> float:
-        """Return a difference in the unit it is shown in; shares differ by 100 points at most."""
+        """Return a difference in the displayed unit; fractions differ by at most 100 points."""
         if not self.share:
             return float(np.round(value, 12)) + 0.0  # + 0.0: no minus zero
         return min(max(round(100 * value, 2) + 0.0, -100.0), 100.0)
 
     def size(self, value: float) -> str:
-        """Return how large a difference is, without sign and unit."""
+        """Format the magnitude of a difference, without unit."""
         if not math.isfinite(value):
             return "unknown"
         if self.share and abs(value) > 1:
@@ -149,22 +149,22 @@ class Difference:
         return f"{100 * abs(value):.2f}" if self.share else f"{abs(value):.4g}"
 
     def amount(self, value: float) -> str:
-        """Return how large a difference is, with its unit."""
+        """Format the magnitude of a difference, with its unit."""
         return f"{self.size(value)} {self.unit_name}".rstrip() if math.isfinite(value) else self.size(value)
 
     def signed(self, value: float, digits: int = 2) -> str:
-        """Return a difference with its sign, without unit."""
+        """Format a difference with its sign, without unit."""
         if not math.isfinite(value):
             return "unknown"
         return f"{self.scaled(value):+.{digits}f}" if self.share else f"{self.scaled(value):+.4g}"
 
     def span(self, low: float, high: float, digits: int = 2) -> str:
-        """Return the mean and an interval, without unit."""
+        """Format the mean and an interval, without unit."""
         return f"{self.signed(self.mean, digits)} [{self.signed(low, digits)}, {self.signed(high, digits)}]"
 
     @property
     def smallest(self) -> str:
-        """The smallest true difference that such an experiment finds."""
+        """The smallest detectable true difference."""
         return "nothing" if self.finds_nothing else self.amount(self.detectable)
 
 
@@ -215,12 +215,12 @@ def decide(
 
 
 def same_everywhere_hides(result: Difference) -> float:
-    """Return what arms that are right and wrong on the same samples may differ by on others, by the rule of three."""
+    """Return the largest difference that arms with equal results may have on other samples, by the rule of three."""
     return 3 / result.n_samples if result.right_or_wrong and result.n_samples else 0.0
 
 
 def _what_next(result: Difference, margin: float | None, level: float) -> tuple[str, int | None]:
-    """Return what to do where nobody can tell, and how many seeds to add."""
+    """Return advice for an undecided difference, and the number of seeds to add."""
     wanted = abs(result.mean) if margin is None else margin
     if result.design == "fixed":
         return "compare several seeds", None

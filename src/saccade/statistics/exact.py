@@ -1,4 +1,4 @@
-"""Exact tests, which assume less than the interval and ask less: sign flips over seeds, McNemar over samples."""
+"""Exact tests with fewer assumptions than the interval: sign flips over seeds, McNemar over samples."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ DRAWN = 100_000  # sign patterns drawn above that
 
 
 def sign_flip(per_seed: Sequence[float] | np.ndarray, *, seed: int = 0) -> float:
-    """Return the share of sign patterns of the per-seed differences whose mean is as far from zero as the observed.
+    """Sign-flip test: return the share of sign patterns whose mean is at least as far from zero as the observed one.
 
     It asks about other seeds on these very samples. It is never below 2 / 2^seeds: five seeds do not reach 0.05.
 
@@ -18,7 +18,7 @@ def sign_flip(per_seed: Sequence[float] | np.ndarray, *, seed: int = 0) -> float
         seed: of the patterns drawn when there are more than 16 seeds; below that all are tried.
     """
     values = np.asarray(per_seed, dtype=float)
-    observed = abs(values.sum()) * (1 - 1e-12)  # patterns that tie must not be lost to rounding
+    observed = abs(values.sum()) * (1 - 1e-12)  # tolerance for ties
     if len(values) > ENUMERATED:
         signs = np.random.default_rng(seed).integers(0, 2, (DRAWN, len(values)), dtype=np.int8) * 2.0 - 1
         return float((np.count_nonzero(np.abs(signs @ values) >= observed) + 1) / (DRAWN + 1))
@@ -30,7 +30,7 @@ def sign_flip(per_seed: Sequence[float] | np.ndarray, *, seed: int = 0) -> float
 
 
 def mcnemar(differences: np.ndarray) -> float:
-    """Return the exact binomial p-value of how many samples favour either arm.
+    """Return McNemar's exact p-value for the numbers of samples that favour either arm.
 
     For one seed of right or wrong answers this is McNemar's exact test. For several, a sample counts once, for the arm
     that was right more often on it: counting seeds x samples would take one sample's seeds for independent samples.
@@ -45,12 +45,12 @@ def mcnemar(differences: np.ndarray) -> float:
 
 
 def mcnemar_counts(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int, int]:
-    """Return McNemar's exact p-value of two models' 0/1 scores, and how many samples are right for one alone."""
+    """Return McNemar's exact p-value of two models' 0/1 scores, and both discordant counts."""
     gained, lost = int(((ours == 1) & (theirs == 0)).sum()), int(((ours == 0) & (theirs == 1)).sum())
     return sign_test(gained, lost), gained, lost
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Return the exact two-sided p-value of wins and losses by a fair coin; of two models' answers, McNemar's."""
+    """Return the exact two-sided p-value of the sign test; for two models' predictions, McNemar's."""
     both = wins + losses
     return float(min(2 * scipy.special.bdtr(min(wins, losses), both, 0.5), 1)) if both else 1.0  # both tails

@@ -1,4 +1,4 @@
-"""How uncertain a mean is where every sample was validated on in a fold: trainings share most of their samples.
+"""Variance of cross-validated means, whose training sets overlap.
 
 Sources are told apart: how seeds vary is seen between seeds inside of a fold, how samples vary between samples (or
 groups of them, whole), and what the samples add as training samples is taken for a share of the latter, since no set
@@ -19,7 +19,7 @@ SHARED = {"once": 0.5, "seeds": 1.0, "cuts": 1.5}  # one training a fold, severa
 
 @dataclass(frozen=True)
 class Folds:
-    """How samples were cut."""
+    """How samples were split into folds."""
 
     count: int  # folds of a cut
     fold: np.ndarray | None  # of every sample, P int64, where all trainings share one cut; None for several
@@ -28,17 +28,17 @@ class Folds:
     shared: float | None = None  # what training sets that share samples add, see above, instead of what was measured
 
     def inflation(self, *, seeds: int) -> float:
-        """Return how many times the one that samples show their variance is, the training samples' included."""
+        """Return the ratio of the total variance, with that of training samples, to the one observed over samples."""
         share = SHARED["cuts" if self.fold is None else "once" if seeds == 1 else "seeds"]
         return 1 + (share if self.shared is None else self.shared) / (self.count - 1)
 
     def subset(self, mine: np.ndarray) -> "Folds":
-        """Return the same of some samples, P bool."""
+        """Return the folds of some samples, P bool."""
         fold, clusters = (None if one is None else one[mine] for one in (self.fold, self.clusters))
         return Folds(self.count, fold, clusters, self.shared)
 
     def grouped(self, groups: int, samples: int, draws: np.random.Generator) -> tuple[np.ndarray, "Folds"]:
-        """Return about so many groups of samples, P int64, each in one fold, clusters whole, and their folds."""
+        """Return about `draws` groups of samples, P int64, within folds and with whole clusters, and their folds."""
         units = np.arange(samples) if self.clusters is None else np.unique(self.clusters, return_inverse=True)[1]
         rank = draws.permutation(int(units.max()) + 1)[units] % max(groups // self.count, 2)
         fold = np.zeros(samples, np.int64) if self.fold is None else self.fold
@@ -80,7 +80,7 @@ def _once(values: np.ndarray, folds: Folds) -> Spread:
         rest[mine] -= mean
     clusters = np.arange(len(values)) if folds.clusters is None else folds.clusters
     alone, freedom = _cluster_variance(rest, clusters)
-    alone *= freedom / max(freedom + 1 - len(parts), 1)  # a mean was taken from every fold
+    alone *= freedom / max(freedom + 1 - len(parts), 1)  # one mean per fold was subtracted
     sample = folds.inflation(seeds=1) * alone
     if len(parts) == 1:  # a few samples of a class, or folds that are not known
         return Spread(0.0, np.inf, sample, freedom, sample)
@@ -89,12 +89,12 @@ def _once(values: np.ndarray, folds: Folds) -> Spread:
 
 
 def _parts(fold: np.ndarray, count: int) -> list[np.ndarray]:
-    """Return which samples are in each fold that has any."""
+    """Return the samples of each non-empty fold."""
     return [mine for number in range(count) if (mine := fold == number).any()]
 
 
 def _cluster_variance(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float]:
-    """Return the variance of the mean of values whose clusters, not values, are drawn, and its degrees of freedom."""
+    """Return the variance of a mean of clustered values, and its degrees of freedom."""
     _, index = np.unique(clusters, return_inverse=True)
     sums = np.bincount(index, weights=values - values.mean())
     count = len(sums)

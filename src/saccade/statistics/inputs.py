@@ -1,4 +1,4 @@
-"""Scores as float64 arrays, refused with advice where they cannot be compared."""
+"""Check scores, and convert them to float64 arrays."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def check_level(level: float) -> None:
-    """Refuse a level that is no probability."""
+    """Refuse a level that is not a probability."""
     if not 0 < level < 1:
         raise ValueError(f"level={level} was given; it is a probability between 0 and 1, such as 0.95")
 

@@ -1,4 +1,4 @@
-"""Statistics that are no mean of samples' scores (mIoU, mAP, F1), by leaving out groups of samples in turn."""
+"""Jackknife for statistics that are not means of sample scores (mIoU, mAP, F1)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ def statistic_difference(
     paired: bool = True,
     **terms: Unpack[Terms],
 ) -> Difference:
-    """Return b - a of any smooth statistic of per-sample records, by leaving out groups of samples in turn.
+    """Return b - a of a smooth statistic of per-sample records, by the grouped jackknife.
 
     Args:
         a: for each seed of the first arm the records of all samples, as an array whose first dimension is samples.
@@ -60,7 +60,7 @@ def statistic_difference(
 
 
 def pseudo_values(records: np.ndarray, statistic: Callable[[Any], float], group: np.ndarray, groups: int) -> np.ndarray:
-    """Return a statistic's jackknife values of groups of samples, whose mean is the statistic."""
+    """Return a statistic's jackknife pseudo-values by group, whose mean is the statistic."""
     whole = float(statistic(records))
     without = np.array([float(statistic(records[group != g])) for g in range(groups)])
     pseudo = groups * whole - (groups - 1) * without

@@ -1,4 +1,4 @@
-"""Differences of which every class counts the same: of the mean over classes of their means."""
+"""Differences of macro averages: means over classes of class means."""
 
 from dataclasses import replace
 from typing import Any, Unpack

@@ -1,4 +1,4 @@
-"""Verdicts on several arms, and after several looks: Holm's correction, and what share of alpha a look may spend."""
+"""Verdicts on several arms and after several looks: Holm's correction and alpha spending."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def alpha_share(look: int) -> float:
 
 
 def judge(results: Mapping[str, Difference], *, margin: float | None = None, look: int = 0) -> dict[str, Judgement]:
-    """Return the verdict on every arm, corrected for how many were tried, and for how often one looked.
+    """Return the verdict on every arm, corrected for the number of arms and looks.
 
     Args:
         results: arm's name to its difference from the baseline, all at one level.

@@ -1,4 +1,4 @@
-"""How large an experiment has to be: what one will detect, planned or seen, and how many seeds and samples it needs."""
+"""Experiment planning: detectable differences, and required numbers of seeds and samples."""
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def plan_detectable(
 
 
 def seeds_needed(spread: Spread, difference: float, *, now: int, level: float, power: float = 0.8) -> int | None:
-    """Return how many seeds of each arm, in all, find a true difference of this size on the same samples.
+    """Return the total number of seeds per arm to detect a true difference of this size on the same samples.
 
     Args:
         spread: of the mean difference, as estimated.
@@ -86,7 +86,7 @@ def seeds_needed(spread: Spread, difference: float, *, now: int, level: float, p
 
 
 def samples_needed(spread: Spread, difference: float, *, seeds: int, samples: int, level: float) -> int:
-    """Return about how many samples let enough seeds find a difference of this size, twofold reserve included.
+    """Return the approximate number of samples to detect a difference of this size, with a twofold reserve.
 
     Args:
         seeds: that the spread was estimated with.
@@ -97,5 +97,5 @@ def samples_needed(spread: Spread, difference: float, *, seeds: int, samples: in
 
 
 def out_of_reach(more: int, margin: float | None) -> bool:
-    """Whether nobody would run so many more seeds to confirm the difference seen; a margin was asked for."""
+    """Whether too many more seeds are needed to confirm the observed difference, unless a margin is given."""
     return margin is None and more > MANY_SEEDS

@@ -1,11 +1,11 @@
-"""The interval of a proportion, such as accuracy, by Wilson: right even where none or all are right."""
+"""Wilson's interval of a proportion, valid also for 0% and 100%."""
 
 import math
 from statistics import NormalDist
 
 
 def wilson(correct: int, count: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval of a share; 0 to 1 where nothing was counted."""
+    """Return Wilson's score interval of a proportion; 0 to 1 without samples."""
     if not 0 <= correct <= count:
         raise ValueError(f"{correct} right answers of {count} were given; they are from 0 to {count}")
     if count == 0:

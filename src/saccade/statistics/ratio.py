@@ -1,4 +1,4 @@
-"""How many times as much one thing costs as another, such as seconds a step, measured in rounds."""
+"""Ratios of costs measured in rounds, such as seconds a step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from .spread import series_spread
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times the first's cost the second costs, b / a."""
+    """The ratio b / a of two costs."""
 
     ratio: float  # the geometric mean of b / a; above 1 when b costs more
     low: float  # lower end of the interval

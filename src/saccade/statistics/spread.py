@@ -1,4 +1,4 @@
-"""How uncertain a mean difference is when both seeds and samples are drawn, and what follows from it.
+"""Variance of a mean difference over random seeds and samples: intervals, p-values, power.
 
 The crossed analysis of variance takes d[s, p] = mu + seed[s] + sample[p] + rest[s, p], all three random. Its
 functions take leading dimensions, so that thousands of simulated experiments are one call.
@@ -16,7 +16,7 @@ NODES = 400  # points of the distribution of the seeds' mean square in a power c
 
 @dataclass(frozen=True)
 class Spread:
-    """The variance of a mean difference, split by where it comes from; fields are numbers or arrays of one shape."""
+    """The variance components of a mean difference; fields are numbers or arrays of one shape."""
 
     seed: Any  # variance from seeds, what a seed does to single samples included
     seed_df: Any  # degrees of freedom `seed` was estimated with
@@ -33,7 +33,7 @@ class Spread:
 
     @property
     def certain(self) -> bool:
-        """Whether nothing varied at all."""
+        """Whether the variance is zero."""
         return bool(self.variance == 0 and self.fixed == 0)
 
     @property
@@ -60,7 +60,7 @@ class Spread:
         return np.maximum(np.sqrt(squared), np.sqrt(normal * np.asarray(self.fixed)) / 2)
 
     def _sources(self) -> list[tuple[Any, Any]]:
-        """Return variance and degrees of freedom of everything that was estimated on its own."""
+        """Return variance and degrees of freedom of each component."""
         seeds = [(share * self.seed, freedom) for share, freedom in self.arms] or [(self.seed, self.seed_df)]
         return [*seeds, (self.sample, self.sample_df)]
 
@@ -78,7 +78,7 @@ class Spread:
         return float(np.exp(log_p))
 
     def power(self, difference: float, *, level: float = 0.95) -> float:
-        """Return the chance that the interval excludes zero when `difference` is true and this spread too."""
+        """Return the power: the probability that the interval excludes zero for a true difference and this spread."""
         return _power(difference, self._drawn_half_widths(level), self.deviation)
 
     def detectable(self, *, level: float = 0.95, power: float = 0.8) -> float:

@@ -1,4 +1,4 @@
-"""Seeds that failed or diverged are outcomes: how often they do, and whether that could turn a verdict."""
+"""Failed and diverged seeds: rates, and their possible effect on a verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,22 +11,22 @@ from .proportion import wilson
 
 @dataclass(frozen=True)
 class Stability:
-    """How the trainings of an arm went."""
+    """Numbers of finished, failed and diverged trainings of an arm."""
 
     tried: int  # trainings that ended, finished or not
     failed: int  # of them, without a result
-    diverged: tuple[int, ...] = ()  # seeds that finished and answer hardly better than chance, or whose loss rose
+    diverged: tuple[int, ...] = ()  # seeds near chance level, or with an increased loss
     low: float = 0.0  # lower end of the interval of the share that fails, at the level of the comparison
     high: float = 1.0  # its upper end
 
     @classmethod
     def count(cls, finished: int, failed: int, diverged: Sequence[int] = (), *, level: float = 0.95) -> "Stability":
-        """Return what so many finished and failed trainings say."""
+        """Return the failure rate of trainings, with its interval."""
         return cls(finished + failed, failed, tuple(diverged), *wilson(failed, finished + failed, level=level))
 
     @property
     def share(self) -> str:
-        """How many failed, in words."""
+        """The failure rate as text."""
         return f"{self.failed} of {self.tried} failed ({self.low:.0%} to {self.high:.0%})"
 
 
@@ -61,7 +61,7 @@ def weigh(judged: Judgement, arm: Stability, reference: Stability, *, worth: tup
 
 
 def _turns(judged: Judgement, arm: Stability, reference: Stability, worth: tuple[float, float] | None) -> bool:
-    """Whether failures could turn a verdict; what was never seen to fail is taken not to."""
+    """Whether failures could reverse a verdict; arms without failures are assumed not to fail."""
     if judged.verdict.kind == "cannot tell":
         return False
     if worth is None:

@@ -131,14 +131,14 @@ class BudgetFitter:
 class Tried:
     """Settings that were timed."""
 
-    config: TrainConfig  # what was timed
-    pace: Pace  # how long runs take
-    epochs: int  # that fit
-    most: int  # that were asked for
+    config: TrainConfig  # the timed settings
+    pace: Pace  # measured pace
+    epochs: int  # epochs that fit
+    most: int  # requested epochs
 
     @property
     def enough(self) -> bool:
-        """Whether so many epochs fit that nothing smaller is needed."""
+        """Whether enough epochs fit."""
         return self.epochs >= min(ENOUGH, self.most)
 
 
@@ -205,7 +205,7 @@ def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to:
 
 
 def say_smaller(asked: TrainConfig, config: TrainConfig) -> list[str]:
-    """Return in words what is smaller than was asked for."""
+    """Describe what is smaller than requested."""
     chosen = []
     if config.model.options != asked.model.options:
         chosen.append(f"the smaller {config.model.name} of the recipe quick")
