@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 # What is not run here: the beginning of a command, and why.
 EXCEPTIONS = {
+    "python -c": "prints a folder of the package",
     "make": "sets up an environment and runs these very tests; tests/unit/test_documents.py asks `make -n`",
     "pip install": "needs the network; tests/unit/test_documents.py sees that the extras exist",
     "nvidia-cuda-mps-control": "needs a GPU",
