@@ -27,9 +27,8 @@ class Colours(Brightness):
     task, img_size = Segment, 32
 
     def __init__(self):
-        super().__init__("colours", classes=CLASSES)
-        self.spec = InputSpec(CLASSES, 3, 32, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True})
-        self.framing = self.spec.framing
+        spec = InputSpec(CLASSES, 3, 32, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True})
+        super().__init__("colours", classes=CLASSES, spec=spec)
 
     def rows(self, images):
         return images.argmax(1).short().numpy()

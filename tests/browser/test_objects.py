@@ -27,9 +27,9 @@ class Fixed(Brightness):
     task, img_size = Detect, SIDE
 
     def __init__(self):
-        super().__init__("fixed", classes=CLASSES)
-        self.spec = InputSpec(CLASSES, 3, SIDE, [0.5] * 3, [0.5] * 3, task="detect", extra={"fit": True, "masks": True})
-        self.framing = self.spec.framing
+        extra = {"fit": True, "masks": True}
+        spec = InputSpec(CLASSES, 3, SIDE, [0.5] * 3, [0.5] * 3, task="detect", extra=extra)
+        super().__init__("fixed", classes=CLASSES, spec=spec)
 
     def rows(self, images):
         rows = np.zeros((len(images), 4, 6 + CELLS**2), np.float32)

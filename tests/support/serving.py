@@ -35,9 +35,9 @@ class Brightness:
 
     kind, task, model, channels, img_size = "run", Classify, None, 3, 16
 
-    def __init__(self, name="brightness", *, seconds=0.0, classes=CLASSES):
+    def __init__(self, name="brightness", *, seconds=0.0, classes=CLASSES, spec=None):
         self.name, self.seconds, self.classes = name, seconds, classes
-        self.spec = InputSpec(classes, 3, 16, [0.5] * 3, [0.5] * 3)
+        self.spec = spec or InputSpec(classes, 3, 16, [0.5] * 3, [0.5] * 3)
         self.framing = self.spec.framing
         self.codec, self.presenter = self.task.codec(self.spec), self.task.presenter(self.spec)
         self.batches = []
