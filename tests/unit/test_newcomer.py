@@ -190,7 +190,7 @@ def test_a_file_that_a_list_names_in_full_is_told_in_full(images, typed, tmp_pat
     assert ".." not in told
 
 
-@pytest.mark.parametrize(("moment", "written"), [("train.assemble", False), ("train._finish", True)])
+@pytest.mark.parametrize(("moment", "written"), [("train.assemble", False), ("train.finish", True)])
 def test_ctrl_c_names_a_run_to_resume_where_there_is_one(images, typed, tmp_path, monkeypatch, moment, written):
     def stop(*_, **__):
         raise KeyboardInterrupt

@@ -89,13 +89,41 @@ def _init_reader(hears: int, speaks: int, number: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def make_loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:
+class Loader(DataLoader[Any]):
+    """A loader that starts its workers while no death of another worker can raise.
+
+    PyTorch reports a dead worker by raising from the handler of SIGCHLD. Raised between `fork` and the release of
+    logging's lock, which Python holds meanwhile, the error is swallowed, the lock stays held, and every other thread
+    that logs hangs. A death in that moment is found at the next read instead.
+    """
+
+    def __iter__(self) -> Any:
+        main = threading.current_thread() is threading.main_thread()  # handlers run there, and are set from there
+        previous = signal.getsignal(signal.SIGCHLD) if main and sys.platform != "win32" else None
+        if not self.num_workers or previous is None:
+            return super().__iter__()
+        forking = True
+
+        def handler(number: int, frame: Any) -> None:  # PyTorch may keep it as the handler before its own
+            if not forking and callable(previous):
+                previous(number, frame)
+
+        signal.signal(signal.SIGCHLD, handler)
+        try:
+            return super().__iter__()
+        finally:
+            forking = False
+            if signal.getsignal(signal.SIGCHLD) is handler:
+                signal.signal(signal.SIGCHLD, previous)
+
+
+def make_loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> Loader:
     """Return a loader; its workers use one thread each."""
     if workers:
         # Threads of the parent do not survive a fork, and workers do not need them.
         options = {"worker_init_fn": init_worker, **options, "persistent_workers": persistent, "prefetch_factor": 4}
     options.setdefault("collate_fn", dataset.collate if persistent else None)
-    return DataLoader(dataset, num_workers=workers, **options)
+    return Loader(dataset, num_workers=workers, **options)
 
 
 def init_worker(_: int) -> None:

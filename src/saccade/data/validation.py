@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from .feed import Batch
 from .framing import Encoded, Encoder, Framing, ImageEncoder, resize_images
 from .image import BadSample, Fault
 from .kept import Memory
-from .reading import init_worker, read_all
+from .reading import Loader, init_worker, read_all
 from .source import Source
 
 
@@ -62,7 +62,7 @@ class Validation:
             self.columns = {"image": _resize(images, framing).to(device), "target": targets.to(device)}
         else:
             reading = _Reading(source, encode, self.places.tolist())
-            self.loader: DataLoader[Any] = DataLoader(
+            self.loader = Loader(
                 reading,
                 batch_size=batch_size,
                 num_workers=workers,
