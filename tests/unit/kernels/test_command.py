@@ -63,7 +63,7 @@ def test_off_is_a_word_also_where_yaml_reads_it_as_no():
     config = overlay(TrainConfig(), parse_settings(["engine.kernels=off"]))
     assert config.engine.kernels == "off"
     assert overlay(TrainConfig(), read_yaml(to_yaml(config), source="it")).engine.kernels == "off"
-    with pytest.raises(ConfigError, match=r"engine\.kernels = 3 \(int\) was given; it takes a text"):
+    with pytest.raises(ConfigError, match=r"engine\.kernels = 3 \(int\) was given; it takes a string"):
         overlay(TrainConfig(), parse_settings(["engine.kernels=3"]))
 
 

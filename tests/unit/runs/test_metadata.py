@@ -71,7 +71,7 @@ def test_weights_cannot_name_an_option_that_is_no_argument_of_the_models_constru
         (("outputs",), "ab", "outputs = 'ab'"),
         (("outputs",), ["a", "b", 3], "no text"),
         (("task",), 5, "task is a name"),
-        (("task",), "paint", "there is no task 'paint'"),
+        (("task",), "paint", "unknown task 'paint'"),
         (("extra",), [1], "extra names with values"),
         (("in_chans",), 7, "in_chans = 7"),
         (("shorter",), 1, "shorter = 1"),

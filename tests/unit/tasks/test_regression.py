@@ -128,7 +128,7 @@ def test_what_is_made_for_classes_is_left_out_and_told():
     config = overlay(TrainConfig(), {"augment.mixup": 0.2, "augment.cutmix": 1.0, "loss.smoothing": 0.1})
     found, notes = Regress.adapt(config)
     assert (found.augment.mixup, found.augment.cutmix, found.loss.smoothing) == (0.0, 0.0, 0.0)
-    assert notes == ["mixup, cutmix, smoothing: left out, since numbers are no classes"]
+    assert notes == ["mixup, cutmix, smoothing: turned off, because numbers are no classes"]
     with pytest.raises(ConfigError, match="numbers have no classes"):
         Regress.adapt(overlay(config, {"loss.class_weights": "balanced"}))
 

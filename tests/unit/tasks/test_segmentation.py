@@ -138,7 +138,7 @@ def test_columnar_host_gets_a_pyramid_of_four_scales():
 
 
 def test_unknown_head_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"there is no head 'upernt'.*upernet.*did you mean 'upernet'"):
+    with pytest.raises(ConfigError, match=r"unknown head 'upernt'.*upernet.*did you mean 'upernet'"):
         build_model(ModelConfig(name="resnet18", head="upernt"), make_spec(), seed=0)
     with pytest.raises(ConfigError, match="the task classify has no heads"):
         build_model(

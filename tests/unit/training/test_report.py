@@ -155,7 +155,7 @@ def test_what_a_run_does_not_hold_is_left_out(made, missing):
     text, page = read(run)
     sections = [section.attrs["aria-labelledby"] for section in page.all("section")]
     assert ("classes" in sections) == (missing not in ("predictions.safetensors", "all"))
-    assert ("No epoch was finished" in text) == (missing in ("metrics.jsonl", "all"))
+    assert ("No epoch has finished" in text) == (missing in ("metrics.jsonl", "all"))
     assert ("not come to its end" in text) == (missing in ("summary.json", "all"))
     assert "settings" in sections
 
@@ -191,7 +191,7 @@ def test_settings_that_differ_are_listed_and_the_rest_is_whole(tmp_path):
     write_report(run, data)
     _, page = read(run)
     recipe = configure("small", {})
-    assert page.rows("What differs from the recipe small") == [
+    assert page.rows("Differences from the recipe small") == [
         ["data.img_size", "16", "automatic"],
         ["data.train_limit", "9", "none"],
         ["model.plugins", "['drloc:weight=0.3']", "[]"],
@@ -204,14 +204,14 @@ def test_settings_that_differ_are_listed_and_the_rest_is_whole(tmp_path):
 def test_settings_are_held_against_the_recipe_for_the_runs_model(tmp_path):
     run = Run.create(tmp_path / "run", configure("sot", {"model.name": "sot_base", "seed": 3}))
     write_report(run)
-    rows = parse(run.report.read_text()).rows("What differs from the recipe sot")
+    rows = parse(run.report.read_text()).rows("Differences from the recipe sot")
     assert [row[0] for row in rows] == ["seed"]
 
 
 def test_a_recipe_that_is_gone_is_replaced_by_the_defaults(tmp_path):
     run = Run.create(tmp_path / "run", overlay(TrainConfig(), {"recipe": "gone.yaml", "seed": 7}))
     write_report(run)
-    assert read(run)[1].rows("What differs from the defaults") == [["seed", "7", "0"]]
+    assert read(run)[1].rows("Differences from the defaults") == [["seed", "7", "0"]]
 
 
 def test_command_repeats_the_settings(made):

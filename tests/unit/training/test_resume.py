@@ -150,7 +150,7 @@ def test_run_killed_before_its_first_state_begins_at_the_start(stopped, whole):
 def test_run_that_lost_its_states_is_not_trained_over(whole, tmp_path):
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / "state")
-    with pytest.raises(StateError, match="holds no state though"):
+    with pytest.raises(StateError, match="holds no saved state although"):
         train(resume=run, quiet=True)
 
 
