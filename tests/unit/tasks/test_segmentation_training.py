@@ -180,7 +180,7 @@ def test_run_holds_scores_report_and_model(trained):
     assert scores.columns["counts"][:, 1].sum() == 2 * 40 * 32  # every pixel of whole images, none of the grey
     assert scores.metrics["miou"].combine(scores.columns) == pytest.approx(run.score)
     page = (run.path / "report.html").read_text()
-    for words in ("Worst, typical and best images", "Class by class", "What is taken for what"):
+    for words in ("Worst, typical and best images", "Class by class", "Confusions between classes"):
         assert words in page
 
 

@@ -79,7 +79,7 @@ def test_report_tells_the_result_of_the_run_with_its_interval(made):
     low, high = wilson(right, 60)
     lead = page.all("p", "lead")[0].text
     assert f"{right / 60:.1%} of 60 validation images of 3 classes (95% interval {low:.1%} to {high:.1%})" in lead
-    assert "most frequent class would be right in 33.3%" in lead
+    assert "most frequent class would be right for 33.3%" in lead
     facts = page.all("dl", "facts")[0].text
     for told in (f"{summary['val_top1']:.2%}", "1.23 M1,234,567", "4 of 10040 steps in 6 s", "Speed102", "Best epoch4"):
         assert told in facts
@@ -156,7 +156,7 @@ def test_what_a_run_does_not_hold_is_left_out(made, missing):
     sections = [section.attrs["aria-labelledby"] for section in page.all("section")]
     assert ("classes" in sections) == (missing not in ("predictions.safetensors", "all"))
     assert ("No epoch has finished" in text) == (missing in ("metrics.jsonl", "all"))
-    assert ("not come to its end" in text) == (missing in ("summary.json", "all"))
+    assert ("not finished" in text) == (missing in ("summary.json", "all"))
     assert "settings" in sections
 
 
@@ -164,7 +164,7 @@ def test_report_without_data_says_that_images_were_not_at_hand(made):
     run, _ = made
     write_report(run)
     text, page = read(run)
-    assert "were not at hand" in text
+    assert "were not available" in text
     assert not page.all("img")
 
 
@@ -174,7 +174,7 @@ def test_images_of_other_data_are_not_shown(made, places):
     other = data.val.subset(places)
     write_report(run, Data(other, other, "other", ()))
     text, page = read(run)
-    assert "not those of the run any more" in text
+    assert "have changed since the run" in text
     assert not page.all("img")
 
 
