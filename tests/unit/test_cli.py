@@ -95,7 +95,7 @@ def test_overwrite_spares_images_and_projects(tmp_path, capsys):
     for out in ("pics", "pics/run", "."):
         flags = ["--out", str(tmp_path / out), "--overwrite", "--epochs", "1", *words]
         assert main(["train", str(tmp_path / "pics"), *flags]) == 2
-        assert "the images' place" in capsys.readouterr().err
+        assert "the dataset, " in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -128,7 +128,7 @@ def test_damaged_newest_state_is_told_of_and_the_one_before_taken(stopped, whole
         shutil.copytree(shard(stopped).parent, stopped / "state" / ".step-000000006.part")
     train(resume=stopped)
     told = " ".join(capsys.readouterr().err.split())
-    assert ("step-000000004 is damaged and was passed over" in told) == (damage != "leftover")
+    assert ("step-000000004 is damaged and was skipped" in told) == (damage != "leftover")
     assert f"at step {4 if damage == 'leftover' else 2} " in told
     assert_same_end(stopped, whole)
 

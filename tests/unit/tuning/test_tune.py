@@ -137,7 +137,7 @@ def test_a_mistyped_time_is_answered_in_a_line(capsys, tmp_path):
 
 def test_two_searches_do_not_share_a_folder_at_once(planned, tmp_path):
     (tmp_path / "tune").mkdir()
-    with FileLock(tmp_path / "tune" / ".lock"), pytest.raises(RunError, match="worked on by another process"):
+    with FileLock(tmp_path / "tune" / ".lock"), pytest.raises(RunError, match="in use by another process"):
         run_tune(tmp_path / "tune")
 
 
