@@ -239,7 +239,7 @@ def _what_next(result: Difference, margin: float | None, level: float) -> tuple[
     more = max(needed - result.n_seeds, 1)
     if out_of_reach(more, margin):
         return (
-            f"detecting {target}, would need {more:,} more seeds: give a margin, the smallest difference that matters",
+            f"detecting {target}, would take {more:,} more seeds: give a margin, the smallest difference that matters",
             more,
         )
     return f"run {more} more seed{'s' if more > 1 else ''} of each arm to detect {target}", more

@@ -106,7 +106,7 @@ def test_pages_of_labels_speak_of_their_metric(labels):
     told = page.all("main")[0].text
     assert "Mean average precision in validation, by epoch" in told
     assert "One point is one part in a hundred" in told
-    assert "right in" not in told
+    assert "right for" not in told
     assert "broadcast is better than base" in told
     assert page.all("img")
 

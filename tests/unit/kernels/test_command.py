@@ -24,7 +24,7 @@ def test_every_kernel_is_listed_with_why_it_is_not_used(rows, capsys, monkeypatc
     found = listed(capsys, "--device", "cpu")
     assert {name: (one["used"], one["reason"]) for name, one in found.items()} == {
         "toy": (True, None),
-        "second": (False, "it is made for cuda"),
+        "second": (False, "it only supports cuda"),
         "third": (True, None),
     }
     assert (found["toy"]["gain"], found["toy"]["record"], found["second"]["modes"]) == ("1.2x", "h200.md", ["infer"])

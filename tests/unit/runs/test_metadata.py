@@ -69,7 +69,7 @@ def test_weights_cannot_name_an_option_that_is_no_argument_of_the_models_constru
         (("std",), [0.5], "std = "),
         (("outputs",), [], "outputs = "),
         (("outputs",), "ab", "outputs = 'ab'"),
-        (("outputs",), ["a", "b", 3], "no text"),
+        (("outputs",), ["a", "b", 3], "not strings"),
         (("task",), 5, "task must be a name"),
         (("task",), "paint", "unknown task 'paint'"),
         (("extra",), [1], "extra a mapping of names to values"),

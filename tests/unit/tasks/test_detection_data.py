@@ -522,7 +522,7 @@ def test_list_with_a_byte_order_mark_is_read(root):
     [
         ("<annotation><object><name>a</name></object></annotation>", "has no name, or its box lacks a side"),
         ("<annotation><object>", "is not XML"),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "defines entities"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "defines XML entities"),
     ],
 )
 def test_voc_file_that_cannot_be_read_is_refused(tmp_path, text, match):

@@ -176,7 +176,7 @@ def test_hugging_face_vit_is_read_between_last_layer_and_norm():
     assert heard[0][1].min() == 1
     assert torch.equal(result["output"], states.logits)
     assert len(RelativeLocalization(model, grids="blocks", loss="cross_entropy").locators) == 2
-    with pytest.raises(HostError, match="reads words"):
+    with pytest.raises(HostError, match="reads text"):
         RelativeLocalization(
             transformers.BertModel(transformers.BertConfig(hidden_size=24, num_hidden_layers=1, num_attention_heads=2))
         )

@@ -176,7 +176,7 @@ def test_an_unfinished_folder_is_refused(tmp_path):
 
     with pytest.raises(RuntimeError, match="stopped"):
         save_label_maps(tmp_path, broken(), shard_size=1)
-    with pytest.raises(FileNotFoundError, match=r"has no labels\.json; .* finished"):
+    with pytest.raises(FileNotFoundError, match=r"has no labels\.json; .* written completely"):
         LabelMaps(tmp_path)
     assert len(save_label_maps(tmp_path, maps())) == 3
 

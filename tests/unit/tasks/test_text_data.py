@@ -133,7 +133,7 @@ GOOD = [["a film", "good"], ["a song", "bad"], ["the film", "good"], ["the song"
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": \n', "line 2 is not JSON"),
         ("a.jsonl", '["a"]\n', "line 1 is not a JSON object"),
         ("a.parquet", "no parquet", "not a Parquet file"),
-        ("a.xlsx", "x", "unknown kind"),
+        ("a.xlsx", "x", "unknown file type"),
         ("a.csv", b"sentence,label\n\xff\xfe,good\n", "not UTF-8 text"),
         ("a.csv", "sentence:label\na film:good\n", "has the columns 'sentence:label'"),
         ("a.csv", "sentence,label\na film,good\na song,bad\n", "no class has two that differ"),

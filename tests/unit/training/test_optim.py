@@ -29,7 +29,7 @@ def test_a_known_optimizer_is_not_called_unknown_for_its_numbers(settings):
 
 @pytest.mark.parametrize(("name", "betas"), [("adamw", [0.9, 0.99, 0.999]), ("adan", [0.9, 0.99])])
 def test_another_number_of_betas_than_the_optimizer_has_is_refused(name, betas):
-    with pytest.raises(ConfigError, match=f"{name} takes {5 - len(betas)} of them"):
+    with pytest.raises(ConfigError, match=f"{name} takes {5 - len(betas)} values"):
         build(name=name, betas=betas)
 
 
