@@ -224,7 +224,7 @@ def _misfit(model: Convertible, state_dict: Mapping[str, Tensor], report: LoadRe
     for title, keys in (
         ("missing", report.missing),
         ("unexpected", report.unexpected),
-        ("of another shape", report.mismatched),
+        ("of a different shape", report.mismatched),
     ):
         if keys:
             parts.append(f"{len(keys)} {title}: {_list(keys)}")

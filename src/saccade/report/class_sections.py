@@ -92,7 +92,7 @@ def reliability_chart(bins: Mapping[str, Sequence[Bin]], *, title: str) -> Html:
         {name: [(one.confidence, one.correct / one.samples) for one in found] for name, found in bins.items()},
         title=title,
         x_label="confidence",
-        y_label="right answers",
+        y_label="right predictions",
         bands=bands if len(bins) <= 2 else {},
         guide=[(0, 0), (1, 1)],
         x_range=(0, 1),
@@ -144,7 +144,7 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
         columns=classes,
         title="Predictions for each true class, in percent of its images",
         row_label="true class",
-        column_label="answered class",
+        column_label="predicted class",
         texts=texts,
         tips=tips,
         alternative=f"Right predictions are on the diagonal. Most confused: {text}.",
@@ -157,7 +157,7 @@ def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Htm
         names = [shorten(classes[one], NAME) for one in (pair.true, pair.predicted)]
         rows.append([*names, f"{pair.samples:,} of {pair.of:,}", f"{pair.samples / pair.of:.1%}"])
     return table(
-        ["True class", "Answered", "Images", "Share"],
+        ["True class", "Predicted", "Images", "Share"],
         rows,
         caption=f"The {len(rows)} pairs of classes confused most often",
         numeric=(2, 3),

@@ -105,11 +105,11 @@ def _next(run: Run, reads: str) -> Section:
     if reads == "image":
         judged = {
             f"saccade evaluate {place} --robust": "every metric with its interval, also under noise and occlusion",
-            f"saccade explain {place} IMAGE.jpg": "where it looked",
+            f"saccade explain {place} IMAGE.jpg": "where the model looked",
         }
         asked = {f"saccade predict {place} FOLDER --out answers.csv": "predictions for many files"}
     elif reads == "text":
-        judged[f'saccade explain {place} "A text."'] = "which words counted"
+        judged[f'saccade explain {place} "A text."'] = "which words influenced the prediction"
     else:
         asked = {f"saccade predict {place} questions.csv --out answers.csv": "answers to many questions"}
     last = {
@@ -289,7 +289,7 @@ def _settings(run: Run, config: TrainConfig, reads: str) -> Section:
         if rows
         else paragraph(f"All settings equal those of the {name}."),
         fold("All settings (config.yaml)", tag("pre", tag("code", whole))),
-        tag("h3", "To repeat it"),
+        tag("h3", "Repeat this run"),
         tag("pre", typed(again)),
         paragraph(
             f"Run it from the folder it was started in; the seed ({config.seed}) is in the settings. To build the "

@@ -31,7 +31,7 @@ def render_report(
     """Render the page."""
     metric, data = subject.ground.metric, subject.ground.data
     sections: dict[tuple[str, str], list[Block]] = {
-        ("settings", "What was found"): [_found(found, axes, best)],
+        ("settings", "Best settings"): [_found(found, axes, best)],
         ("curves", "Score against each setting"): _against(axes, attempts, metric),
         ("learning", "Learning curves of the best trials"): [_learning(attempts, metric)],
         ("trials", "Every trial"): [_trials(axes, attempts, metric)],
@@ -58,7 +58,7 @@ def render_report(
     return render_page(
         f"{subject.name} on {data.name}",
         [*(Section(key, name, to_html(blocks)) for (key, name), blocks in sections.items()), next_section(commands)],
-        kind="Settings that fit",
+        kind="Tuned settings",
         lead=to_html(lead),
         foot=f"Written by saccade from the files in {found.path}.",
     )
@@ -86,7 +86,7 @@ def _found(found: Tuned, axes: Sequence[Axis], best: Attempt) -> Table:
         for axis in axes
     )
     columns = ("Setting", "Found", "Before", "Tried", "At the edge")
-    return Table("What was sought", columns, rows).without_empty()
+    return Table("Search space", columns, rows).without_empty()
 
 
 def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpec) -> list[Block]:

@@ -331,4 +331,4 @@ def test_an_explained_image_has_the_areas_of_its_mask_for_an_answer(trained, tmp
     assert "Covers" in page.read_text()
     told = json.loads((tmp_path / "page" / "numbers.json").read_text())["samples"][0]["answer"]
     assert sum(one["area"] for one in told) == pytest.approx(1, abs=1e-4)
-    assert "What next" in page.read_text()
+    assert "Next steps" in page.read_text()

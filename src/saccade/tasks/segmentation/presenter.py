@@ -173,12 +173,12 @@ def _confusion_section(shown: Shown) -> Section:
         columns=names,
         title="Predictions for the pixels of each true class, in percent",
         row_label="true class",
-        column_label="answered class",
+        column_label="predicted class",
         texts=[["" if not value else f"{100 * value:.0f}" for value in row] for row in part],
         alternative="Right predictions are on the diagonal.",
     )
     listed = table(
-        ["True class", "Answered", "Pixels", "Share"], rows, caption="Most frequent confusions", numeric=(2, 3)
+        ["True class", "Predicted", "Pixels", "Share"], rows, caption="Most frequent confusions", numeric=(2, 3)
     )
     left = len(shares) - len(order)
     about = f" The {len(order)} most confused classes of {len(shares)}." if left else ""
