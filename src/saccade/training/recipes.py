@@ -160,12 +160,12 @@ def variant_notes(config: TrainConfig) -> list[str]:
     found = identify(config.model.name)
     if found.known or not any("/" in pattern for pattern in variants):
         return []
-    taken = (
+    guess = (
         f"treated as a {found.kind}, judging by its name"
         if found.kind
         else "its name does not reveal its kind, so the common settings apply"
     )
     return [
         f"config.json of {config.model.name} could not be read, so the recipe's settings for its kind had to be "
-        f"guessed: {taken}"
+        f"guessed: {guess}"
     ]

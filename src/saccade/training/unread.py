@@ -240,9 +240,9 @@ require_rules(flatten(TrainConfig()))
 
 def refuse_unread(given: Iterable[str], situation: Situation) -> None:
     """Refuse settings given by the user, by dotted name, that the run does not use."""
-    found = unread(given, situation)
-    if found:
-        raise ConfigError("; ".join(found.values()))
+    messages = unread(given, situation)
+    if messages:
+        raise ConfigError("; ".join(messages.values()))
 
 
 def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
@@ -251,20 +251,20 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
     None, False, 0 and "auto" are ignored, and so are values equal to the recipe's or the defaults.
     """
     asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for name in given:
         name = _leaf(name)
         value = asked[name]
         if value is None or value == "auto":
             continue
         same = value in (defaults[name], recipe[name], 0)
-        adapted, says = situation.adapted[name], f"{name} = {value!r} was given, but"
+        adapted, prefix = situation.adapted[name], f"{name} = {value!r} was given, but"
         if adapted != value:
-            who = f"the task {situation.choice} with the model {situation.config.model.name}"
-            found[name] = f"{says} {who} uses {adapted!r} instead; leave it out"
+            source = f"the task {situation.choice} with the model {situation.config.model.name}"
+            messages[name] = f"{prefix} {source} uses {adapted!r} instead; leave it out"
         elif not same and not READ[name].when(situation):
-            found[name] = f"{says} has no effect in this run: it is only used {READ[name].needs}; leave it out"
-    return found
+            messages[name] = f"{prefix} has no effect in this run: it is only used {READ[name].needs}; leave it out"
+    return messages
 
 
 def _leaf(name: str) -> str:

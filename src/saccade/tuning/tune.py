@@ -163,8 +163,8 @@ class _Search:
 
     def _refuse_others(self, tried_on: Mapping[str, str]) -> None:
         """Refuse to resume trials with other samples or weights; earlier versions did not record these."""
-        before = self.store.tried_on
-        other = [what for what, was in before.items() if tried_on.get(what) != was]
+        recorded = self.store.tried_on
+        other = [what for what, was in recorded.items() if tried_on.get(what) != was]
         if other and self.store.trials:
             raise RunError(
                 f"{' and '.join(other)} changed since the search in {self.store.path} was started, so its trials are "

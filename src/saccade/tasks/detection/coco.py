@@ -78,7 +78,7 @@ def _read_list(root: Path, file: Path, part: str) -> ObjectList:
     for key, name in names.items():
         if name is not None and (size := _size(images[key])) is not None:
             listed.sizes[name] = size
-    gone: dict[Any, int] = {key: 0 for key, name in names.items() if name is None}
+    lost_objects: dict[Any, int] = {key: 0 for key, name in names.items() if name is None}
     for place, one in enumerate(whole["annotations"]):
         if not isinstance(one, dict):
             raise ValueError(
@@ -91,11 +91,11 @@ def _read_list(root: Path, file: Path, part: str) -> ObjectList:
             listed.lost.append(BadSample(f"annotation {one.get('id', place + 1)} of {file.name}", reason, "unknown"))
             listed.objects += 1
         elif (name := names[image]) is None:
-            gone[image] += 1
+            lost_objects[image] += 1
             listed.objects += 1
         else:
             _add(listed, name, one, categories[category], file)
-    listed.lost += [missing(images[key]["file_name"], objects=count) for key, count in gone.items()]
+    listed.lost += [missing(images[key]["file_name"], objects=count) for key, count in lost_objects.items()]
     return listed
 
 
@@ -189,5 +189,5 @@ def _add(listed: ObjectList, name: str, one: Mapping[str, Any], label: str, file
     region, wrong = clean_region(one.get("segmentation"))
     listed.add(name, ListedObject(label, (left, top, left + width, top + height), bool(crowd), region))
     if wrong is not None:
-        so = "its box is used" if region is None else "its other polygons are used"
-        listed.remark(name, f"a {label}: {wrong}; {so}")
+        fallback = "its box is used" if region is None else "its other polygons are used"
+        listed.remark(name, f"a {label}: {wrong}; {fallback}")

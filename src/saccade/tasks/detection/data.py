@@ -60,8 +60,8 @@ class BoxTargets(Targets):
         """Refuse a dataset without objects."""
         if not self.counts().any():
             wrong = [f"{self.names[image]}: {text}" for image, texts in self.remarks.items() for text in texts]
-            told = f"; problems with {count_of(len(wrong), 'object')}: {abbreviate(wrong)}" if wrong else ""
-            raise ValueError(f"{where} has no objects in any image; a detector needs objects to learn from{told}")
+            problems = f"; problems with {count_of(len(wrong), 'object')}: {abbreviate(wrong)}" if wrong else ""
+            raise ValueError(f"{where} has no objects in any image; a detector needs objects to learn from{problems}")
 
     @property
     def most(self) -> int:

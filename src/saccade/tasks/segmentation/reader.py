@@ -106,9 +106,9 @@ class SegmentationReader(Reader):
         return SegmentOptions.of(spec)
 
 
-def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, so: str) -> None:
+def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, consequence: str) -> None:
     """Note classes without pixels."""
     absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
     if absent:
         among = "" if samples <= LOOKED else f" (of {LOOKED} checked)"
-        spec.notes.append(f"no pixel of the {part} masks{among} has the class {abbreviate(absent)}; {so}")
+        spec.notes.append(f"no pixel of the {part} masks{among} has the class {abbreviate(absent)}; {consequence}")

@@ -105,8 +105,8 @@ def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
         places -= int(config.get("pad_token_id") or 0) + 1  # positions start after the padding id
     known = tokenizer.model_max_length
     if type(places) is not int or not isinstance(known, int | float) or not min(places, known) >= 2:
-        given = (
+        limits = (
             f"the maximum number of tokens is {str(places)[:60]} in the model and {str(known)[:60]} in its tokenizer"
         )
-        raise ConfigError(f"{given}; both must be whole numbers")
+        raise ConfigError(f"{limits}; both must be whole numbers")
     return int(min(places, known if known < LONGEST else places))

@@ -180,12 +180,12 @@ def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) 
 def _label(columns: Columns, options: TextOptions, where: str) -> str:
     found = find_column(columns, LABELS if options.label is None else [options.label.lower()])
     if found is None:
-        looked = (
+        hint = (
             f"class columns are recognised by the names {' or '.join(LABELS)}. Name the column with --task "
             "text:label=COLUMN"
         )
-        asked = f"label={options.label!r} was given" if options.label is not None else looked
-        raise ValueError(f"{where} has the columns {abbreviate([*columns], most=20)}; {asked}")
+        message = f"label={options.label!r} was given" if options.label is not None else hint
+        raise ValueError(f"{where} has the columns {abbreviate([*columns], most=20)}; {message}")
     return found
 
 
