@@ -135,7 +135,7 @@ def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, t
         (("trian", "faults"), "did you mean 'train'?"),
         (("train", "faluts"), "there is no 'faluts'"),
         (("train", "clean", "--model", "vit_tinny"), "vit_tiny"),
-        (("evaluate", "clean"), "it is no run"),
+        (("evaluate", "clean"), "it is not a run"),
         (("predict", "run", "nothing.jpg"), "nothing.jpg"),
     ):
         begun = time.monotonic()

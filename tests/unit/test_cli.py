@@ -95,7 +95,7 @@ def test_overwrite_spares_images_and_projects(tmp_path, capsys):
     for out in ("pics", "pics/run", "."):
         flags = ["--out", str(tmp_path / out), "--overwrite", "--epochs", "1", *words]
         assert main(["train", str(tmp_path / "pics"), *flags]) == 2
-        assert "the images' place" in capsys.readouterr().err
+        assert "the dataset, " in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -163,7 +163,7 @@ def test_training_through_the_command_writes_a_run_and_is_not_overwritten(tmp_pa
         (["--plugin", "drloc:weight=nan"], "weight = nan"),
         (["--plugin", "drloc:model=vit"], "no option 'model'"),
         (["--plugin", "drloc:hidden_dim=-1"], "hidden_dim"),
-        (["--plugin", "broadcast:layers=3"], "a list of a whole number"),
+        (["--plugin", "broadcast:layers=3"], "a list of whole numbers"),
         (["--plugin", "token_label:labels=maps"], "no option 'labels'"),
         (["--plugin", "token_label:maps=nowhere"], "nowhere"),
         (["--set", "loss.class_weights=[1, 2]"], "the data has 10 classes"),

@@ -228,11 +228,11 @@ def test_another_option_than_the_weights_were_trained_with_is_told(tmp_path, cap
 
 # A builder's options and a layer's, what timm leaves out, what JSON changes, sizes that no file holds.
 UNWRITABLE = [
-    ({"group_size": 8}, "has 'group_size', which is no argument of efficientnet_b0"),
+    ({"group_size": 8}, "has 'group_size', which is not an argument of efficientnet_b0"),
     ({"features_only": True}, "has 'features_only'"),
     ({"scriptable": True}, "has 'scriptable'"),
-    ({"drop_rate": None}, "drop_rate = null, which timm leaves out"),
-    ({"drop_rate": "much"}, "drop_rate = 'much', which efficientnet_b0 does not take"),
+    ({"drop_rate": None}, "drop_rate = null, which timm drops"),
+    ({"drop_rate": "much"}, "drop_rate = 'much', which efficientnet_b0 does not accept"),
     ({"drop_rate": math.inf}, "drop_rate = inf"),
     ({"stem_size": 10**9}, "stem_size = 1000000000"),
     ({"block_args": {1: 2}}, "block_args"),
@@ -244,7 +244,7 @@ UNWRITABLE = [
 def test_what_a_file_cannot_say_is_refused_before_training(options, told, tmp_path, monkeypatch):
     monkeypatch.setattr("saccade.training.setup.build_model", lambda *_, **__: pytest.fail("built"))
     settings = {**TRAINING, "model.options": options}
-    with pytest.raises(ConfigError, match=f"model.options.*{told}.*this is not trained"):
+    with pytest.raises(ConfigError, match=f"model.options.*{told}.*training does not start"):
         saccade.train(model="efficientnet_b0", out=tmp_path / "run", settings=settings, quiet=True)
     assert not (tmp_path / "run").exists()
 

@@ -15,7 +15,7 @@ from .switch import chosen, named
 from .table import MODES, Kernel
 from .triton.language import INSTALLED
 
-NO_MODULE = "the model has no module that it stands for"
+NO_MODULE = "the model has no module that it replaces"
 
 
 @dataclass(repr=False)
@@ -103,9 +103,9 @@ def strip(model: nn.Module) -> None:
 def unavailable(kernel: Kernel, device: str, mode: str) -> str | None:
     """Return why a kernel does nothing on a device, as a clause, or None."""
     if device not in kernel.devices:
-        return f"it is made for {' and '.join(kernel.devices)}"
+        return f"it only supports {' and '.join(kernel.devices)}"
     if mode not in kernel.modes:
-        return f"it is made for {' and '.join(kernel.modes)}"
+        return f"it only supports {' and '.join(kernel.modes)}"
     if kernel.triton and not INSTALLED:
         return "Triton is not installed, or too old"
     return None

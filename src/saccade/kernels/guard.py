@@ -39,7 +39,7 @@ class Guard:
 
     def describe(self) -> str:
         """Return which kernels run, and why those do not that were asked for by name."""
-        unused = [f"{name} does nothing: {why}" for name, why in self.handle.unused.items()]
+        unused = [f"{name} is not used: {why}" for name, why in self.handle.unused.items()]
         return "; ".join([f"kernels: {', '.join(self.names) or 'none'}", *unused])
 
     def run(
@@ -100,8 +100,9 @@ class Guard:
     def warn(self, names: Iterable[str]) -> None:
         """Warn that kernels were left out."""
         warnings.warn(
-            f"the kernels {', '.join(names)} are left out, since one fails here: {self.failure}. Plain PyTorch "
-            "computes the same, more slowly; --kernels off (in Python kernels='off') leaves them out from the start",
+            f"the kernels {', '.join(names)} are disabled, because one of them fails here: {self.failure}. Plain "
+            "PyTorch computes the same result, more slowly; --kernels off (in Python kernels='off') disables them "
+            "from the start",
             stacklevel=3,
         )
 

@@ -25,12 +25,13 @@ def chosen(use: str, known: Sequence[str]) -> frozenset[str]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            others = f", others are {', '.join(known)}, each with a - before it to leave it out" if known else ""
+            others = f"; the kernels are {', '.join(known)}; a - before a name leaves that kernel out" if known else ""
             raise ValueError(
-                f"{source} was given, and there is no kernel {name!r}; {hint}'auto' and 'off' stand alone{others}"
+                f"{source} was given, but there is no kernel {name!r}; {hint}'auto' and 'off' must be given "
+                f"alone{others}"
             )
     if left_out and alone:
-        raise ValueError(f"{source} was given; name either what is to run or, each with a -, what is not")
+        raise ValueError(f"{source} was given; either name the kernels that run or, each with a -, those that do not")
     return frozenset(alone) if alone else frozenset(known) - left_out
 
 

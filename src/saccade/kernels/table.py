@@ -43,10 +43,10 @@ class Kernel:
     def __post_init__(self) -> None:
         """Refuse a row that cannot be named or swapped."""
         if self.name in RESERVED or not self.name.isidentifier():
-            raise ValueError(f"a kernel is called {self.name!r}; give it a name of letters, digits and _")
+            raise ValueError(f"a kernel is named {self.name!r}; use only letters, digits and _")
         for replacement in self.replacements:
             if "plain" not in vars(replacement) or not issubclass(replacement, replacement.plain):
-                raise TypeError(f"{replacement.__name__} has to name its plain class and be a subclass of it")
+                raise TypeError(f"{replacement.__name__} must name its plain class and be a subclass of it")
 
 
 KERNELS: tuple[Kernel, ...] = (

@@ -84,7 +84,7 @@ class Broadcast(WithMean):
         super().__init__(layout=layout, skip=skip, causal=causal)
         require_choice("scale", scale, (True, False, "fixed"))
         if scale is True and dim is None:
-            raise ValueError("scale=True learns one weight per channel: give dim, the width of the tokens")
+            raise ValueError("scale=True learns one weight per channel: also give dim, the width of the tokens")
         self.fixed = scale == "fixed"
         self.scale = nn.Parameter(torch.zeros(dim)) if scale is True and dim is not None else None
 

@@ -123,7 +123,7 @@ class Covariance(nn.Module):
     ) -> None:
         super().__init__()
         if divisor not in choices(Divisor):
-            raise ValueError(f"divisor={divisor!r} was asked of GCP; allowed are 'channels' and 'tokens'")
+            raise ValueError(f"divisor={divisor!r} was given; allowed are 'channels' and 'tokens'")
         proj_dim = math.isqrt(2 * num_heads * head_dim**2)
         self.centring = checked_centring(centring)
         self.divisor = divisor

@@ -28,9 +28,11 @@ class DCTAttention(nn.Module):
     def __init__(self, dim: int, *, num_heads: int, block_size: int, groups: int = 8) -> None:
         super().__init__()
         if block_size < 1:
-            raise ValueError(f"a DCT block of side {block_size} was asked for; it must be 1 or more")
+            raise ValueError(f"block_size={block_size} was given; it must be 1 or more")
         if dim % groups:
-            raise ValueError(f"dim={dim} is no multiple of the {groups} groups of the frequency layers; choose one")
+            raise ValueError(
+                f"dim={dim} is not a multiple of the {groups} groups of the frequency layers; choose a multiple"
+            )
         self.block_size = block_size
         # A constant: not saved, and rebuilt by `_apply` rather than converted.
         self.register_buffer("basis", dct_basis(block_size), persistent=False)

@@ -10,7 +10,7 @@ class DepthwiseConv(nn.Conv2d):
 
     def __init__(self, dim: int, kernel_size: int) -> None:
         if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size={kernel_size} was given; an odd number keeps the map's size")
+            raise ValueError(f"kernel_size={kernel_size} was given; it must be odd to keep the map's size")
         super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
 
     def forward(self, x: Tensor) -> Tensor:

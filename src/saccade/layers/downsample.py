@@ -30,7 +30,7 @@ class PatchConv(nn.Conv2d):
 def overlapping_stem(in_chans: int, dim: int, *, patch: int = 4) -> nn.Sequential:
     """Build two 3x3 convolutions, each before a batch norm, of stride 2 as far as the patch asks for it."""
     if patch not in (1, 2, 4):
-        raise ValueError(f"patch={patch} was given; overlapping patches of a stem have a stride of 1, 2 or 4")
+        raise ValueError(f"patch={patch} was given; the overlapping patches of a stem must have a stride of 1, 2 or 4")
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(in_chans, dim // 2, 3, stride=2 if patch == 4 else 1, padding=1),

@@ -23,7 +23,7 @@ class SquareRoot(nn.Module):
     def __init__(self, num_iter: int = 3) -> None:
         super().__init__()
         if num_iter < 1:
-            raise ValueError(f"num_iter={num_iter} was asked for; it must be at least 1")
+            raise ValueError(f"num_iter={num_iter} was given; it must be at least 1")
         self.num_iter = num_iter
 
     def forward(self, p: Tensor) -> Tensor:

@@ -70,5 +70,5 @@ class Performer(nn.Module):
 def orthogonal_features(count: int, dim: int) -> Tensor:
     """Draw `count` orthogonal rows of length sqrt(count), shape count, dim."""
     if not 0 < count <= dim:
-        raise ValueError(f"{count} orthogonal features were asked for in {dim} dimensions; take 1 to {dim}")
+        raise ValueError(f"{count} orthogonal features were requested in {dim} dimensions; choose 1 to {dim}")
     return nn.init.orthogonal_(torch.empty(count, dim), gain=math.sqrt(count))

@@ -49,8 +49,8 @@ def resize_tokens(table: Tensor, size: tuple[int, int], *, old: tuple[int, int] 
         side = math.isqrt(table.shape[1] - 1)
         if side * side != table.shape[1] - 1:
             raise ValueError(
-                f"a position table of {table.shape[1]} rows, one of them the class token's, is not a square grid; say "
-                "which grid it was made for"
+                f"a position table of {table.shape[1]} rows, including the class token's, is not a square grid; give "
+                "the grid it was made for"
             )
         old = (side, side)
     head, grid = table[:, :1], table[:, 1:]

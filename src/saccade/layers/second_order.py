@@ -72,11 +72,13 @@ class SecondOrder(nn.Module):
         require_choice("late", late, Late)
         pooling, class_token = from_none(pooling), from_none(class_token)
         if class_token is None and pooling in ("fc", None):
-            raise ValueError(f"pooling={pooling!r} uses the class token only and class_token=None leaves it out")
+            raise ValueError(f"pooling={pooling!r} uses only the class token, but class_token=None excludes it")
         if num_prefix_tokens is None:
             num_prefix_tokens = int(class_token == "first")
         if class_token == "first" and num_prefix_tokens < 1:
-            raise ValueError(f"num_prefix_tokens={num_prefix_tokens} was given; class_token='first' needs at least 1")
+            raise ValueError(
+                f"num_prefix_tokens={num_prefix_tokens} was given, but class_token='first' needs at least 1"
+            )
         self.fusion = fusion
         self.class_token = class_token
         self.num_prefix_tokens = num_prefix_tokens
@@ -159,8 +161,8 @@ class SecondOrder(nn.Module):
         """
         if self.class_fc is None or self.word_fc is None:
             raise ValueError(
-                f"this head (fusion={self.fusion!r}, num_classes={self.num_classes}) has no two classifiers; "
-                "use fusion='late' or 'sum', a class token, a pooling of words and at least one class"
+                f"this head (fusion={self.fusion!r}, num_classes={self.num_classes}) does not have two classifiers; "
+                "use fusion='late' or 'sum', a class token, a pooling of patch tokens and at least one class"
             )
         token, words = self.represent(x, mask)
         return self.class_fc(token), self.word_fc(words)
@@ -193,5 +195,5 @@ def _pool(pooling: Pooling, dim: int, options: dict[str, Any], **size: Any) -> n
     if pooling == "gcp":
         return Covariance(dim, **size, **options)
     if options:
-        raise TypeError(f"{', '.join(options)} given, but pooling={pooling!r} takes no such settings; leave them out")
+        raise TypeError(f"{', '.join(options)} given, but pooling={pooling!r} does not use these options; remove them")
     return Average(dim) if pooling == "gap" else None

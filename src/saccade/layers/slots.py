@@ -64,7 +64,7 @@ class SlotMixer(nn.Module):
             self.init_slots = nn.Parameter(torch.empty(1, num_slots, dim).normal_(std=0.02))
         elif num_slots < 1 or self.side**2 != num_slots:
             raise ValueError(
-                f"num_slots={num_slots} was asked for; pooled slots lie on a square grid (9, 16, 25, 36, 49, 64, ...), "
+                f"num_slots={num_slots} was given; pooled slots form a square grid (9, 16, 25, 36, 49, 64, ...), "
                 "slots='learned' takes any number"
             )
         scale = torch.tensor(dim**-0.5) if clustering == "soft" else None

@@ -61,7 +61,7 @@ class ApproximateSVPN(nn.Module):
         super().__init__()
         require_choice("start", start, ("learned", "ones"))
         if num_iter < 1 or (num_sv is not None and num_sv < 1):
-            raise ValueError(f"num_sv={num_sv} and num_iter={num_iter} were asked for; both must be at least 1")
+            raise ValueError(f"num_sv={num_sv} and num_iter={num_iter} were given; both must be at least 1")
         self.alpha = _checked(alpha)
         self.num_sv = num_sv
         self.num_iter = num_iter
@@ -185,5 +185,5 @@ def divided_differences(x: Tensor, exponent: float, dtype: torch.dtype) -> Tenso
 
 def _checked(alpha: float) -> float:
     if not 0 < alpha <= 1:
-        raise ValueError(f"alpha={alpha} was asked for; singular values take exponents in (0, 1]")
+        raise ValueError(f"alpha={alpha} was given; the exponent of singular values must be in (0, 1]")
     return alpha

@@ -54,7 +54,7 @@ def block_strides(stride: int) -> tuple[int, int, int]:
     of 112), at 4 the last two are (for Swin's finer grid; published code).
     """
     if stride not in (4, 8, 16):
-        raise ValueError(f"stride={stride} was asked of a convolutional token embedding; allowed are 4, 8 and 16")
+        raise ValueError(f"stride={stride} was given; a convolutional token embedding supports 4, 8 and 16")
     return 2, 2 if stride >= 8 else 1, 2 if stride == 16 else 1
 
 

@@ -149,7 +149,7 @@ class LinearEmbed(nn.Module):
     def __init__(self, *, in_chans: int = 3, embed_dim: int = 240, stride: int = 16) -> None:
         super().__init__()
         if stride < 1:
-            raise ValueError(f"stride={stride} was asked of a linear token embedding; it must be at least 1")
+            raise ValueError(f"stride={stride} was given; a linear token embedding needs at least 1")
         self.stride = stride
         self.proj = nn.Conv2d(in_chans, embed_dim, stride, stride=stride)
 

@@ -71,7 +71,9 @@ def place_box(place: Tensor, grid: tuple[int, int]) -> TokenBox:
         grid: height and width.
     """
     if place.shape != (3,):
-        raise ValueError(f"a place of shape {tuple(place.shape)} was given; it is (3,), as `draw_place` returns it")
+        raise ValueError(
+            f"a place of shape {tuple(place.shape)} was given; its shape must be (3,), as `draw_place` returns it"
+        )
     place = upcast(place)
     sizes = torch.tensor(grid, device=place.device)
     half = (sizes * (1 - place[0]).sqrt()).long() // 2
@@ -112,8 +114,8 @@ def token_label_loss(
     tokens = output.tokens
     if targets.shape[2] != 2 + tokens.shape[1]:
         raise ValueError(
-            f"targets have {targets.shape[2] - 2} token labels, the output has {tokens.shape[1]} tokens; "
-            "make the labels on the output's grid"
+            f"targets have {targets.shape[2] - 2} token labels, but the output has {tokens.shape[1]} tokens; make "
+            "the labels on the output's grid"
         )
     class_loss, dense_loss = token_label_terms(
         output,

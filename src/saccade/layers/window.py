@@ -29,7 +29,7 @@ class WindowAttention(nn.Module):
         if dim % num_heads:
             raise ValueError(f"num_heads={num_heads} does not divide dim={dim}; choose a divisor of it")
         if window_size < 1:
-            raise ValueError(f"window_size={window_size} was given; it is the side of a window, 1 or more")
+            raise ValueError(f"window_size={window_size} was given; it must be 1 or more, the side of a window")
         self.num_heads = num_heads
         self.window_size = window_size
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)

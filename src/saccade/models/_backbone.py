@@ -82,7 +82,7 @@ class Backbone(nn.Module):
             raise ValueError(f"global_pool={pool!r} was given; allowed are {allowed} and ''")
         if pool == "" and num_classes > 0:
             classifying = " or ".join(map(repr, self.pools))
-            raise ValueError(f"global_pool='' was given with num_classes={num_classes}; pool {classifying} to classify")
+            raise ValueError(f"global_pool='' was given with num_classes={num_classes}; use {classifying} to classify")
         self.global_pool, self.num_classes = pool, num_classes
         self.head = self.new_classifier() if num_classes > 0 else nn.Identity()
 
@@ -174,7 +174,7 @@ class Pyramid(Backbone):
             intermediates_only: do not return the final features.
         """
         if output_fmt != "NCHW":
-            raise ValueError(f"output_fmt={output_fmt!r} was asked for; a pyramid's maps come as 'NCHW'")
+            raise ValueError(f"output_fmt={output_fmt!r} was given; feature maps of a pyramid are always 'NCHW'")
         take, last = feature_take_indices(len(self.stages), indices)
         maps = []
         x = self.stem(x)

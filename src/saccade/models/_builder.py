@@ -51,7 +51,7 @@ def build(cls: type[BackboneT], variant: str, pretrained: bool, given: Mapping[s
     kwargs = {**defaults, **given}
     stride = kwargs.pop("output_stride", 32)  # Hugging Face's TimmBackbone always passes it
     if stride != 32:
-        raise ValueError(f"output_stride={stride} was asked of {variant}; its strides are fixed, leave it out")
+        raise ValueError(f"output_stride={stride} was given, but the strides of {variant} are fixed; remove it")
     # all stages; for columnar models the last three blocks
     out_indices = kwargs.pop("out_indices", cls.default_out_indices)
     if isinstance(out_indices, int) and "depth" in kwargs:
@@ -70,7 +70,7 @@ def per_stage(name: str, value: T | Sequence[T], *, stages: int = 4) -> tuple[T,
     """Return one value per stage, from a single value or a sequence."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * stages
     if len(values) != stages:
-        raise ValueError(f"{name}={value!r} has {len(values)} values; give one, or {stages}, one a stage")
+        raise ValueError(f"{name}={value!r} has {len(values)} values; give one value, or {stages}, one per stage")
     return values
 
 
@@ -78,4 +78,4 @@ def check_stages(**lists: Sequence[Any]) -> None:
     """Refuse lists of different lengths: all have one entry per stage."""
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"entries were given for different numbers of stages: {lengths}; give one for each stage")
+        raise ValueError(f"options have values for different numbers of stages: {lengths}; give one value per stage")

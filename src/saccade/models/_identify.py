@@ -46,7 +46,11 @@ def require_model(name: str) -> str:
     if timm.is_model(name.split(".")[0]):
         return name
     near = difflib.get_close_matches(name, timm.list_models(), n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`saccade models` lists ours, timm.list_models() all"
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "`saccade models` lists saccade's models, timm.list_models() all others"
+    )
     raise ValueError(f"unknown model {name!r}; {hint}")
 
 
@@ -70,7 +74,7 @@ def describe(state_dict: Mapping[str, Tensor]) -> str:
         if any(name.endswith(key) for name in state_dict):
             return f"{kind}, none of saccade's"
     first = ", ".join(list(state_dict)[:3])
-    return f"no network known here (first keys: {first})"
+    return f"an unknown network (first keys: {first})"
 
 
 @cache

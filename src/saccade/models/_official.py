@@ -124,13 +124,13 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             break
     if not isinstance(content, Mapping) or not content:
         raise CheckpointError(
-            f"{path}: holds {_kind(content)}; expected named tensors, bare or under {_list(WRAPPERS)}"
+            f"{path}: holds {_kind(content)}; expected named tensors, at the top level or under {_list(WRAPPERS)}"
         )
     odd = [str(key) for key, value in content.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
     if odd:
         raise CheckpointError(
-            f"{path}: not a state dict, since {_list(odd)} {'is' if len(odd) == 1 else 'are'} not named tensors; "
-            f"expected weights bare or under {_list(WRAPPERS)}"
+            f"{path}: not a state dict, because {_list(odd)} {'is' if len(odd) == 1 else 'are'} not named tensors; "
+            f"expected weights at the top level or under {_list(WRAPPERS)}"
         )
     return {key.removeprefix("module.").removeprefix("_orig_mod."): value for key, value in content.items()}
 
@@ -143,8 +143,8 @@ def suggest_name(file: Path) -> str:
         return "; give a run's folder or its model.safetensors"
     named = looks if looks in list_backbones() else "NAME"
     return (
-        f" and does not say which model it is of; it looks like {looks}. Name the model, as in {named}@{file}, or give "
-        "a run's folder or its model.safetensors"
+        f" and does not say which model it belongs to; it looks like {looks}. Name the model, as in {named}@{file}, "
+        "or give a run's folder or its model.safetensors"
     )
 
 
@@ -152,7 +152,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: not a complete safetensors file ({error}); get it again") from None
+        raise CheckpointError(f"{path}: not a complete safetensors file ({error}); download or copy it again") from None
 
 
 def _read_torch(path: Path) -> Any:
@@ -164,15 +164,15 @@ def _read_torch(path: Path) -> Any:
     except pickle.UnpicklingError:
         found = _foreign_objects(path)
         if not found:
-            raise CheckpointError(f"{path}: not a checkpoint, or a damaged one; get it again") from None
+            raise CheckpointError(f"{path}: not a checkpoint, or damaged; download or copy it again") from None
         raise CheckpointError(
-            f"{path}: holds objects that would run code when read ({_list(found)}); refused. "
-            "Save its weights alone with torch.save(model.state_dict(), ...) where it can be trusted"
+            f"{path}: contains objects that would run code when loaded ({_list(found)}); refused. If you trust the "
+            "file, load it elsewhere and save only its weights with torch.save(model.state_dict(), ...)"
         ) from None
     except Exception as error:  # torch raises many types for damaged files
         reason = str(error).strip().split("\n")[0]
         reason = type(error).__name__ if len(reason) < 5 else reason  # too short to be informative
-        raise CheckpointError(f"{path}: not a checkpoint, or a truncated one ({reason}); get it again") from None
+        raise CheckpointError(f"{path}: not a checkpoint, or truncated ({reason}); download or copy it again") from None
 
 
 def _foreign_objects(path: Path) -> list[str]:
@@ -201,7 +201,7 @@ def _drop_classifier(model: Convertible, own: Mapping[str, Tensor], report: Load
     report.dropped = sorted(file)
     warnings.warn(
         f"the checkpoint's classifier has {_list(sorted(map(str, rows)))} classes, the model {model.num_classes}: "
-        f"left out {_list(report.dropped)}",
+        f"not loaded: {_list(report.dropped)}",
         stacklevel=5,
     )
 
@@ -224,7 +224,7 @@ def _misfit(model: Convertible, state_dict: Mapping[str, Tensor], report: LoadRe
     for title, keys in (
         ("missing", report.missing),
         ("unexpected", report.unexpected),
-        ("of another shape", report.mismatched),
+        ("of a different shape", report.mismatched),
     ):
         if keys:
             parts.append(f"{len(keys)} {title}: {_list(keys)}")

@@ -94,7 +94,9 @@ class GLNet(Pyramid):
         heads = _heads(dims) if num_heads is None else tuple(num_heads)
         check_stages(dims=dims, depths=depths, num_heads=heads, pattern=pattern)
         if any(not letters or set(letters) - set("GA") for letters in pattern):
-            raise ValueError(f"pattern={pattern} was given; a stage's is made of 'G' (GLMix) and 'A' (attention)")
+            raise ValueError(
+                f"pattern={pattern} was given; the pattern of a stage consists of 'G' (GLMix) and 'A' (attention)"
+            )
         self.in_chans = in_chans
         self.num_features = dims[-1]
         self.overlap = overlap
@@ -172,9 +174,7 @@ class GLNet(Pyramid):
             Class logits, B, num_classes, token logits, B, L, num_classes, and the box.
         """
         if self.aux_head is None:
-            raise ValueError(
-                "this model has no classifier for tokens; build it with token_label=True and num_classes > 0"
-            )
+            raise ValueError("this model has no token classifier; build it with token_label=True and num_classes > 0")
         x = self.stem(x)
         if box is None:
             box = sample_box(self._last_grid(x), lam=lam, generator=generator)
@@ -259,7 +259,7 @@ class Stage(nn.Module):
 
 def _heads(dims: Sequence[int]) -> tuple[int, ...]:
     if any(dim % 32 for dim in dims):
-        raise ValueError(f"dims={tuple(dims)} are not all multiples of 32, the width of a head; give num_heads as well")
+        raise ValueError(f"dims={tuple(dims)} are not all multiples of 32, the width of a head; also give num_heads")
     return tuple(dim // 32 for dim in dims)
 
 

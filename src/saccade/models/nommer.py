@@ -171,7 +171,7 @@ class NomMer(Pyramid):
         """Replace the classifier; zero classes makes it an identity."""
         if global_pool == "token" and not self.reads_token:
             raise ValueError(
-                "global_pool='token' was asked of a synergistic last stage without a 'global' candidate, where the "
+                "global_pool='token' was given, but the synergistic last stage has no 'global' candidate, so the "
                 "class token never sees the image; add 'global' or choose global_pool='avg'"
             )
         super().reset_classifier(num_classes, global_pool)

@@ -73,7 +73,7 @@ class SoT(Columnar):
         **head: Any,
     ) -> None:
         if embed_dim % num_heads:
-            raise ValueError(f"embed_dim={embed_dim} cannot be split into num_heads={num_heads}; choose a multiple")
+            raise ValueError(f"embed_dim={embed_dim} is not divisible by num_heads={num_heads}; choose a multiple")
         norm_layer: Any = partial(nn.LayerNorm, eps=1e-5)
         super().__init__(
             patch_embed=_embed(token_embed, dense_norm, img_size, patch_size, in_chans=in_chans, embed_dim=embed_dim),
@@ -124,8 +124,8 @@ class SoT(Columnar):
         """
         if global_pool not in (None, "") or (global_pool == "" and num_classes):
             raise ValueError(
-                f"global_pool={global_pool!r} with {num_classes} classes was asked for; SoT pools in its head (choose "
-                "with pooling= when building), None keeps that, and '' with zero classes gives the tokens"
+                f"global_pool={global_pool!r} with {num_classes} classes was given; SoT pools in its head (choose "
+                "with pooling= when building), None keeps that, and '' with zero classes returns the tokens"
             )
         self.num_classes = num_classes
         self.pooled = global_pool is None
@@ -162,7 +162,7 @@ def _embed(
     """Build the token embedding; the published code derives its stride from the image size."""
     require_choice("token_embed", kind, TOKEN_EMBEDS)
     if norm and kind != "densenet":
-        raise ValueError(f"dense_norm=True was given with token_embed={kind!r}; it belongs to 'densenet'")
+        raise ValueError(f"dense_norm=True was given with token_embed={kind!r}, but it only works with 'densenet'")
     sides = to_2tuple(img_size)
     if patch_size is not None:
         stride = patch_size

@@ -58,7 +58,7 @@ class T2TViT(Columnar):
         global_pool: str = "token",
     ) -> None:
         if embed_dim % num_heads:
-            raise ValueError(f"embed_dim={embed_dim} cannot be shared by num_heads={num_heads}; take a divisor")
+            raise ValueError(f"embed_dim={embed_dim} is not divisible by num_heads={num_heads}; choose a divisor")
         super().__init__(
             patch_embed=TokensToToken(in_chans, embed_dim, token_dim=token_dim, drop_rate=token_drop_rate),
             blocks=[

@@ -65,7 +65,7 @@ def find_embedding(model: nn.Module) -> nn.Module:
     for name, module in _embeddings(model):
         if not any(word in name for word in (*NO_WORDS, "type")):
             return module
-    raise HostError(f"{type(model).__name__} has no embedding of tokens, so it reads no words")
+    raise HostError(f"{type(model).__name__} has no token embedding, so it does not read text")
 
 
 def reads_text(model: nn.Module) -> bool:

@@ -91,7 +91,7 @@ def named_paths(model: nn.Module, blocks: str | Sequence[str]) -> list[str]:
         if not _mlp_of(get_module(model, path)):
             children = ", ".join(name for name, _ in get_module(model, path).named_children()) or "none"
             raise HostError(
-                f"blocks= names {path!r}, in which no MLP was found: its children are {children}, looked for "
+                f"blocks= names {path!r}, but no MLP was found in it: its children are {children}, expected "
                 f"{', '.join(MLP_NAMES)}, intermediate + output, linear1 + linear2"
             )
     return list(blocks)
@@ -103,7 +103,9 @@ def get_module(model: nn.Module, path: str) -> nn.Module:
         return model.get_submodule(path)
     except AttributeError:
         top = ", ".join(name for name, _ in model.named_children())
-        raise HostError(f"blocks= names {path!r}, which {type(model).__name__} lacks; its children are {top}") from None
+        raise HostError(
+            f"blocks= names {path!r}, which is not in {type(model).__name__}; its children are {top}"
+        ) from None
 
 
 def has_name(module: nn.Module, words: Sequence[str]) -> bool:
@@ -188,12 +190,12 @@ def _attention(block: nn.Module, path: str, end: HookPoint) -> HookPoint | None:
 def _obstacle(model: nn.Module, path: str) -> str | None:
     module = model.get_submodule(path)
     if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in module.modules()):
-        return "its tokens come before the batch; build it with batch_first=True"
+        return "its tokens are in front of the batch dimension; build it with batch_first=True"
     if chunk := getattr(module, "chunk_size_feed_forward", 0):
-        return f"chunk_size_feed_forward={chunk} cuts a text into pieces; set it to 0"
+        return f"chunk_size_feed_forward={chunk} splits texts into chunks; set it to 0"
     above = [model.get_submodule(parent) for parent in _parents(path)]
     if any(type(m).__name__ == "MobileVitBlock" for m in above):
-        return "it folds the pixels of a patch into the batch, so a block never has a whole image"
+        return "it folds the pixels of a patch into the batch, so no block sees a whole image"
     return None
 
 

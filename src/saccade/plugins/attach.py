@@ -47,7 +47,7 @@ class Handle:
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.parameters())
-        return f"<{type(self.plugin).__name__} on {type(self.model).__name__}: {count:,} parameters more>"
+        return f"<{type(self.plugin).__name__} on {type(self.model).__name__}: {count:,} additional parameters>"
 
     def modules(self) -> list[nn.Module]:
         """Return the plug-in's modules, in order of registration."""
@@ -61,7 +61,9 @@ class Handle:
     def add(self, parent: nn.Module, name: str, module: nn.Module) -> str:
         """Register a module of the plug-in under a free name, on the parent's device and dtype."""
         if isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-            raise HostError(f"a {type(parent).__name__} would run {name!r} as one of its own modules; add it elsewhere")
+            raise HostError(
+                f"a {type(parent).__name__} would run {name!r} as one of its own modules; add it to another module"
+            )
         number, free = 2, name
         while hasattr(parent, free):
             free, number = f"{name}_{number}", number + 1
@@ -103,7 +105,7 @@ class Handle:
         """Detach the plug-in; the model's outputs and state dict are bit-identical to those before."""
         handles = attached(self.model)
         if self not in handles:
-            raise RuntimeError("this plug-in is not on the model (any more)")
+            raise RuntimeError("this plug-in is not (or no longer) attached to the model")
         later = handles[handles.index(self) + 1 :]
         for parent, name, _ in self._replaced:
             above = next((h for h in later if h._index(parent, name) is not None), None)

@@ -90,8 +90,8 @@ class OnTokens:
             )
         if not self.class_token and host.text and not host.prefix_tokens:
             raise HostError(
-                f"class_token=False leaves out tokens whose number cannot be told in {host.name}; "
-                "pass prefix_tokens=1 if a text begins with one"
+                f"class_token=False excludes class tokens, but their number is unknown for {host.name}; pass "
+                "prefix_tokens=1 if a text starts with one"
             )
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ def choose_blocks(
     if spare_pyramid:
         if not host.feeding:
             raise HostError(
-                f"spare_pyramid=True was given, but which blocks of {host.name} feed a pyramid cannot be told; build "
+                f"spare_pyramid=True was given, but it is unknown which blocks of {host.name} feed a pyramid; build "
                 "it with features_only=True and out_indices=, or name the other blocks with layers=[...]"
             )
         chosen = [block for block in chosen if block.path not in host.feeding]
@@ -138,10 +138,12 @@ def choose_place(host: Host, block: Block, spot: str, title: str) -> HookPoint:
     """Return a hook point of a block by name, if it sees the whole image."""
     place: HookPoint | None = getattr(block, spot)
     if place is None:
-        raise HostError(f"{title} at the attention: {block.path} of {host.name} has none; choose position='mlp'")
+        raise HostError(
+            f"{title} at the attention: {block.path} of {host.name} has no attention; choose position='mlp'"
+        )
     if spot == "attention" and block.windowed:
         raise HostError(
             f"{title} at the attention: {block.path} of {host.name} attends within windows, so a mean there would be "
-            "one window's and not the image's; choose position='mlp'"
+            "over a window instead of the image; choose position='mlp'"
         )
     return place

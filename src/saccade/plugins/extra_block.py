@@ -39,7 +39,7 @@ class ExtraBlock:
     ) -> None:
         require_choice("kind", kind, KINDS)
         if num_heads is not None and num_heads < 1:
-            raise ValueError(f"num_heads={num_heads} was given; at least 1 is needed")
+            raise ValueError(f"num_heads={num_heads} was given; it must be at least 1")
         if not mlp_ratio > 0:
             raise ValueError(f"mlp_ratio={mlp_ratio} was given; it must be above 0")
         self.kind: Kind = kind
@@ -120,14 +120,14 @@ def _check(host: Host, block: Block) -> None:
         reason = "belongs to a network that returns maps"
     if reason is not None:
         raise HostError(
-            f"ExtraBlock adds a layer to a column of tokens B, N, C, and {block.path} of {host.name} {reason}; choose "
-            "a ViT-like network, such as vit_tiny_patch16_224, DeiT or BERT"
+            f"ExtraBlock adds a layer for tokens B, N, C, but {block.path} of {host.name} {reason}; choose a "
+            "ViT-like network, such as vit_tiny_patch16_224, DeiT or BERT"
         )
 
 
 def _check_tokens(x: Tensor) -> None:
     if x.ndim != 3:
-        raise ValueError(f"an extra block takes tokens B, N, C, and {tuple(x.shape)} came out of the block before it")
+        raise ValueError(f"an extra block takes tokens B, N, C, but the previous block returned {tuple(x.shape)}")
 
 
 def _heads(block: nn.Module, dim: int) -> int:

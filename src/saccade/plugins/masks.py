@@ -73,14 +73,14 @@ class Members:
         mask = self.valid
         if mask is not None and mask.shape != x.shape[:2]:
             raise ValueError(
-                f"the attention mask speaks of {tuple(mask.shape)} tokens and {tuple(x.shape[:2])} pass; give a mask "
-                "of batch and tokens, and attach to the part of the model that it is meant for"
+                f"the attention mask is for {tuple(mask.shape)} tokens, but the input has {tuple(x.shape[:2])}; give "
+                "a mask of shape batch, tokens, and attach the plug-in to the part of the model that the mask is for"
             )
         if self.tokens == "all":
             return mask
         if self.text_length is None:
             raise RuntimeError(
-                f"tokens={self.tokens!r}: where the text ends is not known in a block that is run by itself; run the "
+                f"tokens={self.tokens!r}: a block that is run by itself does not know where the text ends; run the "
                 "whole model, or choose tokens='all'"
             )
         text = torch.arange(x.shape[1], device=x.device) < self.text_length
@@ -124,7 +124,9 @@ class _Call:
             members.innermost = members.valid
         cache = kwargs.get("past_key_values")
         if members.causal and members.depth == 1 and cache is not None and cache.get_seq_length():
-            raise ValueError("tokens of earlier calls are cached and not in the mean; generate with use_cache=False")
+            raise ValueError(
+                "tokens of earlier calls are cached and missing from the mean; generate with use_cache=False"
+            )
 
     def leave(self, _module: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
         """Forward hook, also called after errors: restore the enclosing module's mask."""
@@ -238,7 +240,7 @@ def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:
         return None
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 3, 4):
         shape = f"of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
-        raise TypeError(f"the attention mask is {shape}; a tensor of batch and tokens is needed")
+        raise TypeError(f"the attention mask is {shape}; it must be a tensor of shape batch, tokens")
     # Tokens other than padding attend to themselves: use the diagonal.
     additive = mask.is_floating_point() and (mask.ndim == 4 or padding_is_true)
     if mask.ndim == 4:

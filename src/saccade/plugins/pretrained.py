@@ -27,7 +27,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
     transformers = import_transformers()
     path = Path(folder).expanduser()
     if not (path / "config.json").is_file():
-        raise FileNotFoundError(f"{path} holds no config.json; give the folder that model.save_pretrained wrote")
+        raise FileNotFoundError(f"{path} has no config.json; give a folder that model.save_pretrained wrote")
     config = transformers.AutoConfig.from_pretrained(path, **SAFE)
     named = getattr(config, "architectures", None)
     name = str(named[0]) if isinstance(named, list) and named else ""
@@ -108,7 +108,7 @@ def _is_list(value: Any) -> bool:
 
 def _read(record: Any, path: Path) -> list[Any]:
     """Read the plug-ins of a configuration, which may be untrusted."""
-    wrong = ValueError(f"{path / 'config.json'}: {RECORD} is no list of plug-ins with options; save the model again")
+    wrong = ValueError(f"{path / 'config.json'}: {RECORD} is not a list of plug-ins with options; save the model again")
     if not isinstance(record, list) or len(record) > MOST:
         raise wrong
     found = []
@@ -120,7 +120,7 @@ def _read(record: Any, path: Path) -> list[Any]:
         try:
             made = PLUGINS.find(str(entry["name"]))
             if not hasattr(made, "install"):
-                raise ValueError("it is none that goes onto a model")
+                raise ValueError("it is not a plug-in that can be attached to a model")
             found.append(made(**entry["options"]))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path / 'config.json'}: the plug-in {entry['name']!r}: {error}") from None
@@ -138,7 +138,7 @@ def read_folder(path: Path) -> dict[str, Any]:
     weights: dict[str, Any] = {}
     for name in names:
         if Path(name).name != name or not (path / name).is_file():
-            raise FileNotFoundError(f"{path} lacks {name}; save the model again by save_pretrained, as safetensors")
+            raise FileNotFoundError(f"{path} has no {name}; save the model again with save_pretrained, as safetensors")
         weights |= load_file(path / name)
     return weights
 

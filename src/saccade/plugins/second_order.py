@@ -63,8 +63,8 @@ class SecondOrderHead:
         tried = head_dim if isinstance(head_dim, int) else 14
         if num_heads < 1 or tried < 1 or not 0 <= drop_rate < 1:
             raise ValueError(
-                f"num_heads={num_heads}, head_dim={head_dim} and drop_rate={drop_rate} were given; the first two are 1 "
-                "or more, the last is a share from 0 to below 1"
+                f"num_heads={num_heads}, head_dim={head_dim} and drop_rate={drop_rate} were given; the first two "
+                "must be 1 or more, the last from 0 to below 1"
             )
         SecondOrder(32, 2, fusion=fusion, pooling=pooling, num_heads=num_heads, head_dim=tried, **options)
         self.num_classes = num_classes
@@ -86,21 +86,23 @@ class SecondOrderHead:
         """Replace the model's classifier."""
         model: Any = host.model
         if any(isinstance(h.plugin, SecondOrderHead) and h is not handle for h in attached(model)):
-            raise HostError(f"{host.name} has a second-order head already; detach that one first")
+            raise HostError(f"{host.name} already has a second-order head; detach it first")
         if any(isinstance(module, SecondOrder) for module in model.modules()):
-            raise HostError(f"{host.name} is built with a second-order head; set its own options instead")
+            raise HostError(f"{host.name} was built with a second-order head; set its own options instead")
         if hasattr(model, "forward_features") and hasattr(model, "forward_head"):
             self._install_timm(host, handle)
         elif self.beside:
-            raise HostError(f"beside=True was given for {host.name}; it is for models of timm, leave it out")
+            raise HostError(
+                f"beside=True was given, but it only works with timm models, not with {host.name}; remove it"
+            )
         elif hasattr(model, "base_model") and any(hasattr(model, name) for name in CLASSIFIERS):
             self._install_transformers(host, handle)
         else:
             raise HostError(
-                f"SecondOrderHead replaces a classifier and found none in {host.name}. Looked for timm's "
+                f"SecondOrderHead replaces a classifier, but found none in {host.name}. Looked for timm's "
                 "`forward_features` and `forward_head`, or a Hugging Face model with `base_model` and one of "
-                f"{', '.join(CLASSIFIERS)}. Give the whole classification model (no bare encoder, not features_only), "
-                "or give your module forward_features(x) -> tokens B, N, C and forward_head(tokens)"
+                f"{', '.join(CLASSIFIERS)}. Give the whole classification model (not just the encoder, not "
+                "features_only), or give your module forward_features(x) -> tokens B, N, C and forward_head(tokens)"
             )
 
     def build(
@@ -112,7 +114,7 @@ class SecondOrderHead:
         head_dim = by_width if self.head_dim == "width" else self.head_dim or by_size
         if self.words_only and self.pooling in ("fc", None):
             raise HostError(
-                f"pooling={self.pooling!r} reads the class token alone and class_token=None leaves it out; choose "
+                f"pooling={self.pooling!r} uses only the class token, but class_token=None excludes it; choose "
                 "another pooling"
             )
         return SecondOrder(
@@ -135,8 +137,8 @@ class SecondOrderHead:
         words_only = prefix == 0 or self.words_only
         if words_only and self.pooling in ("fc", None):
             raise HostError(
-                f"pooling={self.pooling!r} reads the class token alone, and {host.name} has none, or class_token=None "
-                "leaves it out; choose another pooling"
+                f"pooling={self.pooling!r} uses only the class token, but {host.name} has none, or class_token=None "
+                "excludes it; choose another pooling"
             )
         carried = prefix if getattr(model, "prefix_in_channels", False) else 0
         dim = model.num_features // (1 + carried)
@@ -163,8 +165,9 @@ class SecondOrderHead:
         model: Any = host.model
         if type(model).__name__ in CLASS_OUTPUT or layer.num_classes != model.num_classes:
             raise HostError(
-                f"beside=True was given for {host.name} with {model.num_classes} classes and a head of "
-                f"{layer.num_classes}; it needs as many, and a classifier that reads all that forward_features returns"
+                f"beside=True was given, but {host.name} has {model.num_classes} classes and the head "
+                f"{layer.num_classes}; both must have the same number of classes, and the classifier must read all "
+                "tokens that forward_features returns"
             )
         _silence(layer)
         handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC", carried=carried))

@@ -45,7 +45,7 @@ class TokenEmbedding:
     ) -> None:
         require_choice("kind", kind, TOKEN_EMBEDS)
         if norm and kind != "densenet":
-            raise ValueError(f"norm=True was given with kind={kind!r}; it belongs to 'densenet'")
+            raise ValueError(f"norm=True was given with kind={kind!r}, but it only works with 'densenet'")
         self.kind: Kind = kind
         self.norm = norm
         self.path = path
@@ -73,12 +73,13 @@ class TokenEmbedding:
             dim, stride = self.dim or getattr(model, "embed_dim", None), self.stride or getattr(old, "stride", None)
         if not isinstance(dim, int) or not isinstance(stride, int):
             raise HostError(
-                f"{path} of {host.name} is {type(old).__name__}, which tells no width and stride; pass dim= and stride="
+                f"{path} of {host.name} is {type(old).__name__}, whose width and stride are unknown; pass dim= and "
+                "stride="
             )
         if self.kind != "linear" and stride not in (4, 8, 16):
             raise HostError(
-                f"{path} of {host.name} makes tokens of {stride} pixels; kind={self.kind!r} has strides of 4, 8 and "
-                "16, kind='linear' any"
+                f"{path} of {host.name} makes tokens with a stride of {stride} pixels; kind={self.kind!r} supports "
+                "strides of 4, 8 and 16, kind='linear' any stride"
             )
         options: dict[str, Any] = {"norm": True} if self.norm else {}
         with torch.device(next(host.model.parameters()).device):
@@ -90,7 +91,7 @@ class TokenEmbedding:
                 host.model.get_submodule(self.path)
             except AttributeError:
                 top = ", ".join(name for name, _ in host.model.named_children())
-                raise HostError(f"path={self.path!r} was given; {host.name} has {top}") from None
+                raise HostError(f"path={self.path!r} was given, but {host.name} only has {top}") from None
             return self.path
         for path, module in host.model.named_modules():
             if path.rpartition(".")[2] not in NAMES or host.text:
@@ -102,9 +103,9 @@ class TokenEmbedding:
             if _projects_patches(module):
                 return path
         raise HostError(
-            f"TokenEmbedding replaces a projection of patches and found none in {host.name}. Looked for a convolution "
-            f"whose kernel is its stride under {', '.join(NAMES)}; pass path= of the module that maps images to B, C, "
-            "H, W, with dim= and stride= if it is no convolution"
+            f"TokenEmbedding replaces a patch projection, but found none in {host.name}. Looked for a convolution "
+            f"whose kernel size equals its stride under {', '.join(NAMES)}; pass path= of the module that maps "
+            "images to B, C, H, W, with dim= and stride= if it is not a convolution"
         )
 
     def __repr__(self) -> str:

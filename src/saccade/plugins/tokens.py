@@ -138,10 +138,11 @@ def require_blocks(host: Host, plugin: str) -> None:
     """Raise if the model has no blocks."""
     if not host.blocks:
         raise HostError(
-            f"{plugin} needs transformer blocks and found none in {host.name}. Looked for modules with a child named "
-            f"{', '.join(MLP_NAMES)}, or children `intermediate` and `output` with a `dense` layer, or `linear1` and "
-            "`linear2`. If it has blocks under other names, pass blocks=['path.to.block', ...] (each with such an MLP) "
-            "and prefix_tokens=, layout=, grid= where they cannot be told; a plain convolutional network has no tokens"
+            f"{plugin} needs transformer blocks, but found none in {host.name}. Looked for modules with a child "
+            f"named {', '.join(MLP_NAMES)}, or children `intermediate` and `output` with a `dense` layer, or "
+            "`linear1` and `linear2`. If it has blocks under other names, pass blocks=['path.to.block', ...] (each "
+            "with such an MLP) and prefix_tokens=, layout=, grid= where they cannot be detected; a plain "
+            "convolutional network has no tokens"
         )
 
 
@@ -156,7 +157,7 @@ class Tokens:
     def as_map(self) -> Tensor:
         """Return the patch tokens as B, C, H, W."""
         if self.grid is None:
-            raise HostError("word tokens of a text have no grid")
+            raise HostError("the tokens of a text have no grid")
         return self.words.transpose(1, 2).unflatten(2, self.grid)
 
 
@@ -165,7 +166,7 @@ def read_tokens(host: Host, images: Tensor) -> Tokens:
     model: Any = host.model
     size = (images.shape[2], images.shape[3])
     if host.text:
-        raise HostError(f"{host.name} reads words: its tokens cannot be read from images alone")
+        raise HostError(f"{host.name} reads text: its tokens cannot be read from images alone")
     if type(model).__name__ in CLASS_OUTPUT:
         prefix, (words,) = model.forward_intermediates(images, indices=1)
         tokens = split_tokens(words, layout="NCHW")
@@ -181,7 +182,7 @@ def read_tokens(host: Host, images: Tensor) -> Tokens:
         features = features[0] if isinstance(features, tuple) else features
     if not isinstance(features, Tensor) or features.ndim not in (3, 4):
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise HostError(f"{host.name} gave {shape} for final features; tokens B, N, C or a map of them is needed")
+        raise HostError(f"{host.name} returned {shape} as final features; they must be tokens B, N, C or a map")
     layout: Layout = "NLC" if features.ndim == 3 else "NHWC" if host.layout == "NHWC" else "NCHW"
     return split_tokens(features, layout=layout, prefix_tokens=host.output_prefix, grid=host.grid, image_size=size)
 
@@ -227,8 +228,8 @@ def guess_grid(count: int, image_size: tuple[int, int]) -> tuple[int, int]:
     cell_h, cell_w = height / best[0], width / best[1]
     if max(cell_h, cell_w) > 1.5 * min(cell_h, cell_w):
         raise HostError(
-            f"{count} word tokens of a {height}x{width} image form no grid of near-square cells",
-            "pass grid=(rows, columns), or prefix_tokens= if some of them are not word tokens",
+            f"{count} patch tokens of a {height}x{width} image do not form a grid of near-square cells",
+            "pass grid=(rows, columns), or prefix_tokens= if some of them are not patch tokens",
         )
     return best
 

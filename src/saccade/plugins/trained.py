@@ -31,15 +31,18 @@ def note_changed_outputs(
     before, known = _features(model, shape) if features else None, _classifier(model)
     yield
     if classifier and _classifier(model) != known:
-        say(f"{text} replaces the trained classifier by a new one; {_with(text, 'beside=true')} keeps it")
+        say(f"{text} replaces the trained classifier with a new one; {_with(text, 'beside=true')} keeps it")
     if before is None or (after := _features(model, shape)) is None:
         return
     changed = 1.0 if before.shape != after.shape else float((after - before).norm() / before.norm().clamp_min(1e-12))
     if changed <= SAME:
-        say(f"{text} starts as identity: the features of the trained weights are the same with it")
+        say(f"{text} starts as the identity: the features of the trained weights do not change")
         return
-    instead = f"; {_with(text, 'scale=true')} starts as identity" if text.partition(":")[0] == "broadcast" else ""
-    say(f"{text} changes the features of the trained weights by {changed:.0%}; training has to adapt to it{instead}")
+    instead = f"; {_with(text, 'scale=true')} starts as the identity" if text.partition(":")[0] == "broadcast" else ""
+    say(
+        f"{text} changes the features of the trained weights by {changed:.0%}; training has to adapt to the "
+        f"change{instead}"
+    )
 
 
 def _with(text: str, option: str) -> str:

@@ -58,12 +58,14 @@ class UniformHead:
         kind = getattr(type(attention), "plain", type(attention))  # kernels name the plain class that they replace
         if kind is not Attention or _between_heads(attention):
             raise HostError(
-                "UniformHead replaces timm's plain attention (a `qkv` and a `proj` layer, nothing that mixes or gates "
-                f"heads); {block.path} of {host.name} has {type(attention).__name__}. If other blocks have it, name "
-                "them with blocks=[...]"
+                "UniformHead replaces timm's plain attention (a `qkv` and a `proj` layer, without mixing or gating "
+                f"of heads), but {block.path} of {host.name} has {type(attention).__name__}. If other blocks have "
+                "it, name them with blocks=[...]"
             )
         if self.variant != "C" and attention.num_heads < 2:
-            raise HostError(f"{block.path} of {host.name} has one head; variant {self.variant} needs another to keep")
+            raise HostError(
+                f"{block.path} of {host.name} has only one head, but variant {self.variant} must keep another one"
+            )
         return attention
 
 
@@ -113,7 +115,7 @@ class UniformAttention(nn.Module):
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """Apply attention, B, N, C to B, N, C."""
         if attn_mask is not None or is_causal:
-            raise ValueError("a uniform head looks at all tokens; attn_mask and is_causal cannot be honoured")
+            raise ValueError("a uniform head attends to all tokens; attn_mask and is_causal are not supported")
         B, N, _ = x.shape
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
         drop = self.attn_drop.p if self.training else 0.0

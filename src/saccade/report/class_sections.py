@@ -25,7 +25,7 @@ def class_section(answered: Answered, classes: Sequence[str]) -> Section:
     scores = class_scores(answered, classes)
     seen = sorted((score for score in scores if score.samples), key=lambda score: (score.share, score.name))
     absent = [score.name for score in scores if not score.samples]
-    parts = [paragraph(_about_classes(seen), " The whisker is the 95% interval over the images of a class.")]
+    parts = [paragraph(_about_classes(seen), " The whiskers are 95% intervals over the images of a class.")]
     if len(seen) <= MANY:
         parts.append(class_chart(seen, title="Accuracy by class, worst first"))
     else:
@@ -46,13 +46,13 @@ def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
     """Return the section on confusions."""
     wrong = int((~answered.correct).sum())
     if not wrong:
-        return Section("confusion", "Confusions", paragraph("No image was taken for another class."))
+        return Section("confusion", "Confusions", paragraph("No image was misclassified."))
     if len(classes) > MAPPED:
         return Section("confusion", "Confusions", _pair_table(answered, classes, most=20))
     most = confused_pairs(answered, most=3)
     text = "; ".join(
-        f"{shorten(classes[pair.true], 40)} taken for {shorten(classes[pair.predicted], 40)}, "
-        f"{pair.samples:,} of {pair.of:,}"
+        f"{shorten(classes[pair.true], 40)} predicted as {shorten(classes[pair.predicted], 40)}, {pair.samples:,} of "
+        f"{pair.of:,}"
         for pair in most
     )
     drawing, pairs = _confusion_map(answered, classes, text), _pair_table(answered, classes, most=10)
@@ -64,22 +64,22 @@ def calibration_section(answered: Answered) -> Section:
     """Return the section on calibration."""
     bins, error = calibration(answered)
     if not np.isfinite(answered.confidence).all():
-        text = "Some answers are not finite numbers: training diverged. Lower optim.lr, or set optim.clip."
+        text = "Some predictions are not finite: training diverged. Lower optim.lr, or set optim.clip."
         return Section("calibration", "Confidence", paragraph(text))
     gap = float(answered.confidence.mean() - answered.correct.mean())
     text = (
         f"The model's mean confidence is {answered.confidence.mean():.1%} and it is right in "
         f"{answered.correct.mean():.1%} of the images"
     )
-    leaning = "about as sure as right"
+    leaning = "well calibrated on average"
     if abs(gap) > 0.02:
-        leaning = "on the whole too sure" if gap > 0 else "on the whole not sure enough"
+        leaning = "overconfident on average" if gap > 0 else "underconfident on average"
     about = paragraph(
-        f"{text}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
-        "confident as right; shaded: 95% interval."
+        f"{text}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: perfect "
+        "calibration; shaded: 95% interval."
     )
-    chart = reliability_chart({"answers": bins}, title="Share of right answers by confidence")
-    numbers = reliability_table(bins, caption="Answers in bins of confidence")
+    chart = reliability_chart({"answers": bins}, title="Share of right predictions by confidence")
+    numbers = reliability_table(bins, caption="Predictions in bins of confidence")
     return Section("calibration", "Confidence", join(about, grid(chart, numbers)))
 
 
@@ -92,7 +92,7 @@ def reliability_chart(bins: Mapping[str, Sequence[Bin]], *, title: str) -> Html:
         {name: [(one.confidence, one.correct / one.samples) for one in found] for name, found in bins.items()},
         title=title,
         x_label="confidence",
-        y_label="right answers",
+        y_label="right predictions",
         bands=bands if len(bins) <= 2 else {},
         guide=[(0, 0), (1, 1)],
         x_range=(0, 1),
@@ -142,12 +142,12 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
         shares,
         rows=classes,
         columns=classes,
-        title="Answers of each true class, in percent of its images",
+        title="Predictions for each true class, in percent of its images",
         row_label="true class",
-        column_label="answered class",
+        column_label="predicted class",
         texts=texts,
         tips=tips,
-        alternative=f"The diagonal is what was right. Most confused: {text}.",
+        alternative=f"Right predictions are on the diagonal. Most confused: {text}.",
     )
 
 
@@ -157,7 +157,7 @@ def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Htm
         names = [shorten(classes[one], NAME) for one in (pair.true, pair.predicted)]
         rows.append([*names, f"{pair.samples:,} of {pair.of:,}", f"{pair.samples / pair.of:.1%}"])
     return table(
-        ["True class", "Answered", "Images", "Share"],
+        ["True class", "Predicted", "Images", "Share"],
         rows,
         caption=f"The {len(rows)} pairs of classes confused most often",
         numeric=(2, 3),

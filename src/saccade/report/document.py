@@ -104,7 +104,7 @@ def _drawn(block: Table) -> Html:
         title=block.caption,
         x_label=block.columns[1],
         name_label=block.columns[0],
-        value_label="Seen, and what it may be",
+        value_label="Measured value and its interval",
         remark_label=block.columns[-1],
     )
 

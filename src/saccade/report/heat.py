@@ -40,7 +40,8 @@ def heat_map(
     """
     if values.shape != (len(rows), len(columns)):
         raise ValueError(
-            f"heat_map was given values of shape {values.shape} for {len(rows)} rows and {len(columns)} columns"
+            f"heat_map got values of shape {values.shape} for {len(rows)} rows and {len(columns)} columns; the shape "
+            "must be rows x columns"
         )
     side = 40 if len(columns) <= 12 else 30 if len(columns) <= 20 else 25
     left = 26 + 7.6 * max(min(len(name), LABEL) for name in rows)

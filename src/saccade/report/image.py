@@ -36,8 +36,8 @@ def _open(pixels: np.ndarray) -> Image.Image:
     colour = pixels.ndim == 3 and pixels.shape[2] == 3
     if pixels.dtype != np.uint8 or not (colour or pixels.ndim == 2) or not pixels.size:
         raise ValueError(
-            f"an image of type {pixels.dtype} and shape {pixels.shape} was given; it is uint8 of shape (H, W, 3), "
-            "(H, W, 1) or (H, W)"
+            f"an image of type {pixels.dtype} and shape {pixels.shape} was given; it must be uint8 with shape (H, W, "
+            "3), (H, W, 1) or (H, W)"
         )
     return Image.fromarray(np.ascontiguousarray(pixels))
 

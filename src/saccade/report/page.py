@@ -119,7 +119,7 @@ def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:
 def next_section(commands: Mapping[str, str]) -> Section:
     """Return the section of next commands, each with its purpose."""
     lines = [tag("li", typed(command), f": {purpose}") for command, purpose in commands.items()]
-    return Section("next", "What next", tag("ul", *lines, class_="commands"))
+    return Section("next", "Next steps", tag("ul", *lines, class_="commands"))
 
 
 def typed(command: str) -> Html:

@@ -31,15 +31,15 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
         name = resolve_name(str(model.get("name")))
     except ValueError:  # not a timm model, without options
         return dict(about), None
-    old = f"{file} was written by an earlier version of saccade, which left options of models out of such files"
+    old = f"{file} was written by an earlier version of saccade, which did not store model options in such files"
     settings = _settings(file.parent / SETTINGS)
     if settings is None or settings.get("name") not in (name, model.get("name")):
         options = next((", ".join(names) for start, names in LOST.items() if name.startswith(start)), None)
-        told = (
-            f"{old}. If this {name} was trained with any of {options}, its answers are wrong: put the run's {SETTINGS} "
-            "beside it, or train it again"
+        warning = (
+            f"{old}. If this {name} was trained with any of {options}, its predictions are wrong: put the run's "
+            f"{SETTINGS} next to the file, or train it again"
         )
-        return dict(about), None if options is None else told
+        return dict(about), None if options is None else warning
     kept, given = model.get("options"), settings.get("options")
     if not isinstance(kept, dict) or not isinstance(given, dict):
         return dict(about), None
@@ -48,17 +48,17 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
     if not lost:
         return dict(about), None
     allowed = constructor_options(name)
-    found = {option: value for option, value in lost.items() if option in allowed and takes(value, allowed[option])}
-    gone = _written(lost.keys() - found.keys(), lost)
+    restored = {option: value for option, value in lost.items() if option in allowed and takes(value, allowed[option])}
+    unrestored = _written(lost.keys() - restored.keys(), lost)
     notes = [old]
-    if found:
+    if restored:
         notes.append(
-            f"{_written(found, lost)} is taken from {file.parent / SETTINGS}, and answers differ from those of earlier "
-            f"versions. saccade train --resume {file.parent} writes the file anew, complete by itself"
+            f"{_written(restored, lost)} was restored from {file.parent / SETTINGS}, so predictions differ from those "
+            f"of earlier versions. saccade train --resume {file.parent} rewrites the file with all options"
         )
-    if gone:
-        notes.append(f"{gone} cannot be restored, and the answers are not those of the model that was trained")
-    return {**about, "model": {**model, "options": {**kept, **found}}}, ". ".join(notes)
+    if unrestored:
+        notes.append(f"{unrestored} cannot be restored, so the predictions are not those of the trained model")
+    return {**about, "model": {**model, "options": {**kept, **restored}}}, ". ".join(notes)
 
 
 def _with_head_dim(about: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -49,9 +49,9 @@ def read_about(file: Path) -> dict[str, Any]:
 def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return a file's metadata, unchecked, and its weights."""
     if not file.exists():
-        raise CheckpointError(f"there is no {file}")
+        raise CheckpointError(f"{file} does not exist")
     if not file.is_file():
-        raise CheckpointError(f"{file} is no regular file; give a run's folder or its model.safetensors")
+        raise CheckpointError(f"{file} is not a regular file; give a run's folder or its model.safetensors")
     try:
         with safe_open(file, framework="pt") as opened:
             about = json.loads((opened.metadata() or {})[KEY])
@@ -65,7 +65,9 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     about.setdefault("outputs", about.get("classes"))  # the key in earlier versions
     missing = [name for name in ("model", "outputs", "in_chans", "img_size", "mean", "std") if about.get(name) is None]
     if missing:
-        raise MetadataError(f"{file} does not say its model's {', '.join(missing)}; give the file as training wrote it")
+        raise MetadataError(
+            f"the metadata of {file} lacks {', '.join(missing)}; give the unmodified file that training wrote"
+        )
     return about, weights
 
 
@@ -73,24 +75,26 @@ def check_inputs(about: Mapping[str, Any]) -> None:
     """Raise ValueError for invalid outputs, channels, sizes or normalisation."""
     outputs, channels, side = about["outputs"], about["in_chans"], about["img_size"]
     if type(outputs) not in (list, tuple) or not 0 < len(outputs) <= CLASSES:
-        raise ValueError(f"outputs = {short(repr(outputs))}; they are a list of names")
+        raise ValueError(f"outputs = {short(repr(outputs))}; it must be a list of names")
     if not all(isinstance(name, str) for name in outputs):
-        raise ValueError("outputs holds what is no text; they are a list of names")
+        raise ValueError("outputs contains values that are not strings; it must be a list of names")
     if not isinstance(about.get("task", ""), str) or not isinstance(about.get("extra", {}), dict):
-        raise ValueError("task is a name and extra names with values")
+        raise ValueError("task must be a name, and extra a mapping of names to values")
     if type(channels) is not int or channels not in (1, 3):
-        raise ValueError(f"in_chans = {short(repr(channels))}; it is 1 or 3")
+        raise ValueError(f"in_chans = {short(repr(channels))}; it must be 1 or 3")
     if type(side) is not int or not 1 <= side <= SIDE:
-        raise ValueError(f"img_size = {short(repr(side))}; it is a whole number from 1 to {SIDE}")
+        raise ValueError(f"img_size = {short(repr(side))}; it must be a whole number from 1 to {SIDE}")
     for name in ("mean", "std"):
         values = about[name]
         if type(values) not in (list, tuple) or len(values) != channels or not all(map(_is_number, values)):
-            raise ValueError(f"{name} = {short(repr(values))}; it is a list of numbers, one a channel")
+            raise ValueError(f"{name} = {short(repr(values))}; it must be a list of numbers, one per channel")
     if not all(value > 0 for value in about["std"]):
-        raise ValueError(f"std = {short(repr(about['std']))}; each is more than 0")
+        raise ValueError(f"std = {short(repr(about['std']))}; each value must be above 0")
     shorter = about.get("shorter")
     if shorter is not None and (type(shorter) is not int or not side <= shorter <= SHORTER):
-        raise ValueError(f"shorter = {short(repr(shorter))}; it is null, or a whole number from {side} to {SHORTER}")
+        raise ValueError(
+            f"shorter = {short(repr(shorter))}; it must be null, or a whole number from {side} to {SHORTER}"
+        )
 
 
 def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelConfig:
@@ -101,22 +105,24 @@ def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelCo
             rest of the metadata, without options.
     """
     if not isinstance(values, dict):
-        raise ValueError(f"model = {short(repr(values))}; it is names with values")
+        raise ValueError(f"model = {short(repr(values))}; it must be a mapping of names to values")
     config = overlay(ModelConfig(), values, source="its description")
     name = config.name if resolve is None else resolve(config.name)
     for opened in ("pretrained", "checkpoint"):
         if value := getattr(config, opened):
-            raise ValueError(f"model.{opened} = {short(repr(value))}; a file of weights names no others")
+            raise ValueError(f"model.{opened} = {short(repr(value))}; a weights file must not refer to other files")
     if len(config.plugins) > PLUGINS or any(len(text) > PLUGIN_TEXT for text in config.plugins):
         raise ValueError(
-            f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {PLUGIN_TEXT} characters"
+            f"{len(config.plugins)} plug-ins; at most {PLUGINS} are allowed, each of at most {PLUGIN_TEXT} characters"
         )
     allowed = {} if resolve is None else constructor_options(name)
     for option, value in config.options.items():
         if option not in allowed:
-            raise ValueError(f"model.options has {short(repr(option))}, which is no argument of {name}'s constructor")
+            raise ValueError(
+                f"model.options has {short(repr(option))}, which is not an argument of {name}'s constructor"
+            )
         if not takes(value, allowed[option]):
-            raise ValueError(f"model.options.{option} = {short(repr(value))}, which {name} does not take")
+            raise ValueError(f"model.options.{option} = {short(repr(value))}, which {name} does not accept")
     return config
 
 
@@ -130,7 +136,7 @@ def described_by(file: Path, weights: Mapping[str, Tensor]) -> Iterator[None]:
     except Exception as error:  # constructors raise many types for invalid options
         detail = " ".join(str(error).split())[:300] or type(error).__name__
         raise MetadataError(
-            f"{file} describes a model that cannot be built: {detail}. Give the file as training wrote it"
+            f"{file} describes a model that cannot be built: {detail}. Give the unmodified file that training wrote"
         ) from error
 
 
@@ -147,7 +153,7 @@ class _MemoryLimit(TorchFunctionMode):
             self.elements -= math.prod(part for part in size if isinstance(part, int))
             self.tensors -= 1
             if self.elements < 0 or self.tensors < 0:
-                raise ValueError("it takes far more memory than the weights beside it account for")
+                raise ValueError("it needs far more memory than its weights account for")
         return func(*args, **(kwargs or {}))
 
 

@@ -69,7 +69,7 @@ class Run:
                     "directory with --out, or replace it with --overwrite"
                 )
             run.clear()
-        with explained(run.path, then="name another with --out if it may not"):
+        with explained(run.path, then="name another directory with --out if you cannot write there"):
             run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.settings, to_yaml(config))
         return run
@@ -78,15 +78,15 @@ class Run:
         """Remove a run's files; refuse folders that are not runs or have other files."""
         if not self._is_run():
             raise RunError(
-                f"{self.path} is not a run: it has no config.yaml of saccade train. So it is not replaced; name "
-                "another directory with --out"
+                f"{self.path} is not a run (it has no config.yaml written by saccade train), so it is not replaced; "
+                "name another directory with --out"
             )
         foreign = self.foreign()
         if foreign:
             more = f" and {len(foreign) - 8} more" if len(foreign) > 8 else ""
             raise RunError(
-                f"{self.path} holds what no run writes: {', '.join(foreign[:8])}{more}. So it is not replaced; move "
-                "these elsewhere, or name another directory with --out"
+                f"{self.path} contains files that runs do not have: {', '.join(foreign[:8])}{more}. It is not "
+                "replaced; move these files elsewhere, or name another directory with --out"
             )
         # Remove the settings last, so that an interrupted removal can be repeated.
         for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self.settings):
@@ -134,7 +134,9 @@ class Run:
         try:
             return self.settings.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{self.settings} is not text: {error}; it is damaged, or no run's") from None
+            raise ConfigError(
+                f"{self.settings} is not text: {error}; it is damaged, or does not belong to a run"
+            ) from None
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics, one record per epoch, without an incomplete last line."""
@@ -182,7 +184,7 @@ class Run:
         except FileNotFoundError:
             raise RunError(f"{self.path} is not finished; resume it with saccade train --resume {self.path}") from None
         except ValueError:
-            raise RunError(f"{self.path / 'summary.json'} is damaged; write it again: {self._resume}") from None
+            raise RunError(f"{self.path / 'summary.json'} is damaged; write it again with {self._resume}") from None
 
     def predictions(self) -> dict[str, Tensor]:
         """Return the predictions on validation images: labels, correct, confidence, loss, and logits if saved."""
@@ -191,7 +193,9 @@ class Run:
         try:
             return load_file(self.predictions_file)
         except SafetensorError as error:
-            raise RunError(f"{self.predictions_file} is damaged ({error}); write it again: {self._resume}") from None
+            raise RunError(
+                f"{self.predictions_file} is damaged ({error}); write it again with {self._resume}"
+            ) from None
 
     def scores(self) -> Scores:
         """Return the scores of validation samples, with the metrics' specifications."""
@@ -201,7 +205,7 @@ class Run:
         try:
             return read_scores(self.scores_file)
         except ValueError as error:
-            raise RunError(f"{error}; write it again: {self._resume}") from None
+            raise RunError(f"{error}; write it again with {self._resume}") from None
 
     @property
     def _resume(self) -> str:
@@ -240,7 +244,7 @@ def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
         with FileLock(file, timeout=wait):
             yield
     except Timeout:
-        raise RunError(f"{file.parent} is being worked on by another process; wait for it or stop it") from None
+        raise RunError(f"{file.parent} is in use by another process; wait for it or stop it") from None
 
 
 def require_apart(out: str | Path, data: DataConfig) -> None:
@@ -253,6 +257,6 @@ def require_apart(out: str | Path, data: DataConfig) -> None:
             if folder == path or path in folder.parents or folder in path.parents:
                 where = "is" if folder == path else "lies inside" if path in folder.parents else "holds"
                 raise RunError(
-                    f"{out} {where} the images' place, {spec}: what is written would be taken for images, or take "
-                    "their place; name a directory elsewhere with --out"
+                    f"{out} {where} the dataset, {spec}: the run's files could be mistaken for images or "
+                    "overwrite them; name a directory elsewhere with --out"
                 )

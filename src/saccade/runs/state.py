@@ -114,7 +114,10 @@ class _AllOrNone:
         if errors:
             then = "States written before are intact; make room or choose another disk, then resume"
             if not list_states(self.folder):
-                then = "There is none to resume from: make room, or choose another disk with --out, and begin anew"
+                then = (
+                    "There is no earlier state to resume from: make room, or choose another disk with --out, and "
+                    "start again"
+                )
             raise StateError(f"{self.failed}: {errors[0]}. {then}") from error
 
 
@@ -144,13 +147,13 @@ def load_state(folder: Path) -> State:
         try:
             tensors, record = read_state(place)
         except StateError as error:
-            notes.append(f"{place.name} is damaged and was passed over: {error}")
+            notes.append(f"{place.name} is damaged and was skipped: {error}")
             passed.append(place)
             continue
         return State(tensors, record, notes, passed)
     if not notes:
-        return State({}, {}, ["no state was written before the run stopped: beginning at its start"])
-    raise StateError(f"no intact state in {folder}: {'; '.join(notes)}. Start the run anew in another folder")
+        return State({}, {}, ["no state was saved before the run stopped: starting from the beginning"])
+    raise StateError(f"no intact state in {folder}: {'; '.join(notes)}. Start a new run in another folder")
 
 
 def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -163,7 +166,7 @@ def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str,
         body = json.loads(text)
         for shard, digest in body["shards"].items():
             if re.fullmatch(SHARD, shard) is None:
-                raise StateError(f"{shard[:80]!r} is no file of a state")
+                raise StateError(f"{shard[:80]!r} is not a file of a state")
             if _digest(place / shard) != digest:
                 raise StateError(f"{shard} does not match its checksum")
         wanted = {name: pieces for name, pieces in body["layout"].items() if name.startswith(only)}
@@ -173,7 +176,7 @@ def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str,
     except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
         raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
     except (RuntimeError, MemoryError, OverflowError) as error:  # inconsistent shards
-        raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
+        raise StateError(f"its shards cannot be combined ({str(error)[:200]})") from error
 
 
 def list_states(folder: Path) -> list[Path]:
@@ -242,14 +245,14 @@ def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]
     """Concatenate the shards of every tensor along the first axis."""
     files = {piece["shard"] for pieces in layout.values() for piece in pieces}
     if not all(re.fullmatch(SHARD, name) for name in files):
-        raise StateError(f"its tensors lie in {str(sorted(files))[:200]}, which are no files of a state")
+        raise StateError(f"its tensors are in {str(sorted(files))[:200]}, which are not files of a state")
     opened = {name: safe_open(place / name, framework="pt") for name in files}
     tensors = {}
     for name, pieces in layout.items():
         parts = [opened[p["shard"]].get_tensor(name) for p in sorted(pieces, key=lambda p: p["offset"])]
         tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
         if list(tensor.shape) != pieces[0]["shape"]:
-            raise StateError(f"{name} has shape {tuple(tensor.shape)} where {tuple(pieces[0]['shape'])} was written")
+            raise StateError(f"{name} has the shape {tuple(tensor.shape)}, but {tuple(pieces[0]['shape'])} was written")
         tensors[name] = tensor
     return tensors
 

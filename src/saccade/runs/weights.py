@@ -54,7 +54,7 @@ def describe(config: ModelConfig, spec: InputSpec) -> dict[str, Any]:
         check_model(model, resolve=None if own else resolve_name)
     except ValueError as error:
         raise ConfigError(
-            f"{error}. A file of weights has to say what builds its model, so this is not trained"
+            f"{error}. A weights file must store how to build its model, so training does not start"
         ) from None
     return about
 
@@ -64,11 +64,11 @@ def _refuse_building(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if value is None:
             raise ValueError(
-                f"model.options.{name} = null, which timm leaves out; leave it out, or write none where it is a choice"
+                f"model.options.{name} = null, which timm drops; remove it, or write none if none is one of its values"
             )
         building = sorted(set(BUILDING) & value.keys()) if name in SOURCES and isinstance(value, Mapping) else []
         if building:
-            raise ValueError(f"model.options.{name} sets {', '.join(building)}; give these to model.options itself")
+            raise ValueError(f"model.options.{name} sets {', '.join(building)}; set these in model.options itself")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
@@ -89,9 +89,9 @@ def find_weights(path: str | Path) -> Path:
             return file / name
     if (file / "config.yaml").is_file():
         raise CheckpointError(
-            f"{file} is a run that has written no weights yet; resume it with saccade train --resume {file}"
+            f"{file} is a run that has not saved any weights yet; resume it with saccade train --resume {file}"
         )
-    raise CheckpointError(f"{file} holds no {FINAL}, so it is no run; give a folder `saccade train` wrote")
+    raise CheckpointError(f"{file} has no {FINAL}, so it is not a run; give a folder that `saccade train` wrote")
 
 
 def unfinished_note(file: Path, about: Mapping[str, Any]) -> str | None:
@@ -101,4 +101,4 @@ def unfinished_note(file: Path, about: Mapping[str, Any]) -> str | None:
         return None
     known = isinstance(at, dict) and all(type(at.get(name)) is int for name in ("epoch", "epochs", "step"))
     when = f"after {at['epoch']} of {count_of(at['epochs'], 'epoch')} (step {at['step']}), " if known else ""
-    return f"the weights in {file} are unfinished: they were written {when}before the training came to its end"
+    return f"the weights in {file} are unfinished: they were saved {when}before the end of the training"

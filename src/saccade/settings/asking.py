@@ -46,14 +46,14 @@ def _other_model(config: TrainConfig, facts: Facts) -> Change | None:
     given = asked.given.get("model.name")
     if given is None or asked.full_name(given) == asked.full_name(config.model.name):
         return None
-    return Change({"model.options": {}}, f"the recipe's are for {config.model.name}; {given} was given")
+    return Change({"model.options": {}}, f"the recipe's model options are for {config.model.name}, not for {given}")
 
 
 def _other_task(config: TrainConfig, facts: Facts) -> Change | None:
     given = _asked(facts).given.get("task")
     if given is None or config.task is None or name_of(given) == name_of(config.task):
         return None
-    return Change({"model.head": None}, f"the recipe's is for the task {config.task}; {given} was given")
+    return Change({"model.head": None}, f"the recipe's head is for the task {config.task}, not for {given}")
 
 
 def _batch_given(config: TrainConfig, facts: Facts) -> Change | None:

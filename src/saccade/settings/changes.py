@@ -21,7 +21,7 @@ def leave_out(config: TrainConfig, names: Sequence[str], reason: str) -> tuple[T
     nothing: dict[str, Any] = dict.fromkeys(names, 0.0)
     augment = replace(config.augment, **nothing)
     config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0))
-    return config, [f"{', '.join(left)}: left out, since {reason}"] if left else []
+    return config, [f"{', '.join(left)}: turned off, because {reason}"] if left else []
 
 
 def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the settings") -> ConfigT:
@@ -68,7 +68,7 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
         full = f"{prefix}{name}"
         if name not in hints:
             if full in RETIRED:
-                raise ConfigError(f"{at(source)}{full} is no longer a setting: {RETIRED[full].now}; leave it out")
+                raise ConfigError(f"{at(source)}{full} is no longer a setting: {RETIRED[full].now}; remove it")
             near = _nearest(config, short(full), prefix, hints)
             raise ConfigError(f"{at(source)}unknown setting {short(full)!r}{near}")
         current = getattr(config, name)

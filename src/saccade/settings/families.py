@@ -53,7 +53,7 @@ def _families(recipe: str | None) -> dict[str, Any]:
         return {}
     known = _all_families()
     if name not in known:
-        raise ConfigError(f"recipe {recipe}: families = {name!r} was given; there are {', '.join(known)}")
+        raise ConfigError(f"recipe {recipe}: families = {name!r} was given; choose from {', '.join(known)}")
     return known[name]
 
 

@@ -49,7 +49,7 @@ def _smaller_images(config: TrainConfig, facts: Facts) -> Change | None:
 
 def _epochs_in_time(config: TrainConfig, facts: Facts) -> Change:
     time = _time(facts)
-    why = f"{time.epochs} epochs take {time.pace}; the time is {time.limit}"
+    why = f"{time.epochs} epochs take {time.pace}; the time budget is {time.limit}"
     return Change({"schedule.epochs": time.epochs, "schedule.steps": None}, why)
 
 
@@ -62,7 +62,7 @@ def _full_name(config: TrainConfig, facts: Facts) -> Change | None:
     model = _model(facts)
     if config.model.name not in (model.asked, model.name):
         return None
-    return Change({"model.name": model.name}, f"what {model.asked} is short for")
+    return Change({"model.name": model.name}, f"the full name of {model.asked}")
 
 
 def _size_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
@@ -84,7 +84,7 @@ def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
         return None
     data, model = _data(facts), _model(facts)
     side = side_for(data.side, model.side, largest=data.largest)
-    seen = "the size of the images is not known" if data.side is None else f"images of about {data.side} pixels"
+    seen = "the image size is unknown" if data.side is None else f"images of about {data.side} pixels"
     why = f"{seen}; {model.name} is made for {model.side} pixels"
     return Change({"data.img_size": side}, why)
 
@@ -121,7 +121,11 @@ def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
         return None
     samples, family = _data(facts).samples, family_of(config.recipe, _model(facts).name)
     batch, rate = batch_for(config, samples, few_rate=None if family is None else family.few_rate)
-    why = f"{samples:,} training samples; an epoch has {least} steps or more" if samples is not None else "of a stream"
+    why = (
+        f"{samples:,} training samples; an epoch has {least} steps or more"
+        if samples is not None
+        else "a stream of samples"
+    )
     return Change({"optim.batch_size": batch, "optim.lr": rate, "optim.least_steps": None}, why)
 
 
@@ -138,7 +142,7 @@ def _options_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
     weights = _model(facts).weights
     if weights is None or facts.begun:
         return None
-    why = f"the weights of {_model(facts).name} were trained with them"
+    why = f"the weights of {_model(facts).name} were trained with these options"
     return Change({"model.options": {**weights.options, **config.model.options}}, why)
 
 
@@ -146,7 +150,7 @@ def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
     side, model = config.data.img_size, _model(facts)
     assert side is not None
     options = options_above_small(config.model.options, side, model.above_small)
-    why = f"{model.name} is made for small images; these have {side} pixels"
+    why = f"{model.name} is made for small images; these images have {side} pixels"
     return Change({"model.options": options}, why) if options != config.model.options else None
 
 
@@ -156,7 +160,7 @@ def _patches(config: TrainConfig, facts: Facts) -> Change | None:
     if family is None or side is None or facts.filled or model.weights is not None:
         return None
     options = patches_for(config, family, model.name, side)
-    why = f"images of {side} pixels; {family.name} models need enough patches of them"
+    why = f"images of {side} pixels; {family.name} models need enough patches per image"
     return Change({"model.options": {**config.model.options, **options}}, why) if options else None
 
 
@@ -186,7 +190,7 @@ def _array_workers(config: TrainConfig, facts: Facts) -> Change | None:
     array = _data(facts).array
     if array is None:
         return None
-    return Change({"data.workers": 0}, f"the images of {array[0]} pixels are in memory, so no process reads them")
+    return Change({"data.workers": 0}, f"the images of {array[0]} pixels are in memory, so no worker process is needed")
 
 
 def _workers(config: TrainConfig, facts: Facts) -> Change | None:

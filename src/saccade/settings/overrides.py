@@ -88,7 +88,7 @@ def refuse_twice(plugins: Sequence[str]) -> None:
     names = [name_of(text) for text in plugins]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"model.plugins = {list(plugins)} has the plug-in {twice} twice; once is enough")
+        raise ConfigError(f"model.plugins = {list(plugins)} lists the plug-in {twice} twice; list it once")
 
 
 def _get(config: TrainConfig, name: str) -> Any:

@@ -46,8 +46,8 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
     plain.pop("grid", None)
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
         raise ConfigError(
-            f"{source}: variants = {variants!r} was given; it takes patterns of model names, each with settings, as in "
-            "variants: {swin_*: {model: {drop_path: 0.2}}}"
+            f"{source}: variants = {variants!r} was given; it takes a mapping from patterns of model names to "
+            "settings, e.g. variants: {swin_*: {model: {drop_path: 0.2}}}"
         )
     return plain, {str(pattern): settings for pattern, settings in variants.items()}
 

@@ -49,7 +49,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         if name not in self._found:
             known = sorted(self._found)
             raise ConfigError(
-                f"there is no {self.noun} {name[:200]!r}; there are {', '.join(known)}{nearest(name, known)}"
+                f"unknown {self.noun} {name[:200]!r}; choose from {', '.join(known)}{nearest(name, known)}"
             )
         return self._found[name]
 
@@ -111,20 +111,22 @@ def parse_options(
                 f"the {registry.noun} {text!r} was given; options are written name:option=value,option=value"
             )
         if key.strip() in options:
-            raise ConfigError(f"the {registry.noun} {name} was given {key.strip()} twice, in {text!r}; once is enough")
+            raise ConfigError(
+                f"the {registry.noun} {name} was given the option {key.strip()} twice, in {text!r}; give it once"
+            )
         options[key.strip()] = read_value(value)
     hints = option_hints(made)
     hints |= {key: hint for key, hint in (typed or {}).items() if key in hints}
     for key in options:
         if key not in hints or key in given_here:
             names = [known for known in hints if known not in given_here]
-            takes = f"it has {', '.join(names)}" if names else "it has none"
+            takes = f"its options are {', '.join(names)}" if names else "it has no options"
             raise ConfigError(f"the {registry.noun} {name} has no option {key!r}; {takes}{nearest(key, names)}")
     source = f"the {registry.noun} {name}"
     fitted = {key: fit_value(value, hints[key], key, source=source) for key, value in options.items()}
     for key, value in fitted.items():
         if isinstance(value, int | float) and not abs(value) < 2**31:  # not true of nan either
-            raise ConfigError(f"{source}: {key} = {value} was given; give a number of common size")
+            raise ConfigError(f"{source}: {key} = {value} was given; give a finite number between -2^31 and 2^31")
     return name, fitted
 
 

@@ -69,7 +69,7 @@ def read_yaml(text: str, *, source: str) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{source} holds a {type(values).__name__}; settings are names with values")
+        raise ConfigError(f"{source} holds a {type(values).__name__}; settings are a mapping of names to values")
     return values
 
 
@@ -104,14 +104,14 @@ def load_yaml(text: str) -> Any:
 def _parse(text: str) -> Any:
     """Parse a text once: a run asks for the same recipes many times."""
     if len(text) > TEXT_CHARS:
-        raise ValueError(f"it has {len(text)} characters; settings have at most {TEXT_CHARS}")
+        raise ValueError(f"it has {len(text)} characters; settings may have at most {TEXT_CHARS}")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None
         if _weigh(node, {}) > VALUES:
-            raise ValueError(f"its aliases (*name) stand for more than {VALUES} values; write them out")
+            raise ValueError(f"its aliases (*name) expand to more than {VALUES} values; write them out")
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None

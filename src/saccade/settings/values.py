@@ -31,9 +31,9 @@ class Range:
         low, high = f"{self.low:.10g}", f"{self.high:.10g}"
         if math.isinf(self.high):
             least = "a positive number" if self.above else "zero or more"
-            return least if not self.endless else f"{least}, even infinite"
+            return least if not self.endless else f"{least} or infinity"
         if self.above:
-            return f"between {low} and {high}, neither of them" if self.below else f"above {low} and at most {high}"
+            return f"between {low} and {high}, both exclusive" if self.below else f"above {low} and at most {high}"
         return f"from {low} to {'below ' if self.below else ''}{high}"
 
 
@@ -53,7 +53,7 @@ class Several:
 
     def __str__(self) -> str:
         count = " or ".join(map(str, self.lengths))
-        order = ", the smaller one first" if self.rising else ""
+        order = ", the smaller first" if self.rising else ""
         return f"a list of {f'{count} ' if count else ''}numbers, each {self.each}{order}"
 
 
@@ -140,11 +140,17 @@ def say_hint(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, args))
     if origin in (list, Sequence, tuple):
-        return f"a list of {f'{len(args)} times ' if origin is tuple else ''}{say_hint(args[0])}"
-    names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", type(None): "null"}
+        return f"a list of {f'{len(args)} ' if origin is tuple else ''}{_plural(args[0])}"
+    names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false", type(None): "null"}
     if origin is dict:
-        return "names with values"
-    return names.get(hint) or f"{getattr(hint, '__name__', hint)}, which only Python code can give"
+        return "a mapping of names to values"
+    return names.get(hint) or f"{getattr(hint, '__name__', hint)}, which can only be given in Python"
+
+
+def _plural(hint: Any) -> str:
+    """Return the type hint of a list's items in plain words."""
+    plurals = {float: "numbers", int: "whole numbers", str: "strings", bool: "booleans"}
+    return plurals.get(hint) or f"values, each {say_hint(hint)}"
 
 
 def other_words(hint: Any) -> list[str]:

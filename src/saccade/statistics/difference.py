@@ -190,17 +190,18 @@ def decide(
     least, most = joint or (result.low, result.high)
     unit = f" {result.unit}" if result.unit and not result.share else ""
     numbers = f"{result.span(*(interval or (result.low, result.high)))}{unit}"
-    about = "" if result.design != "fixed" else "; said of these trained weights only, not of other trainings"
-    about += "; over seeds on these very samples: of other samples it says nothing" if result.samples_fixed else ""
+    about = "" if result.design != "fixed" else "; this holds for these trained weights only, not for other trainings"
+    about += "; this holds over seeds on these samples only, not for other samples" if result.samples_fixed else ""
     if result.spread.certain and result.mean == 0:
         hidden = same_everywhere_hides(result)
         if hidden > (MATTERS if margin is None else margin):
             return Verdict(
                 "cannot tell",
-                f"cannot tell: both arms are right and wrong on the very same {result.n_samples:,} samples, which may "
-                f"hide a difference of up to {result.amount(hidden)}; train longer or validate on more{about}",
+                f"cannot tell: both arms are right and wrong on exactly the same {result.n_samples:,} samples, which "
+                f"may hide a difference of up to {result.amount(hidden)}; train longer or validate on more "
+                f"samples{about}",
             )
-        return Verdict("no difference", f"no difference at all: both arms score the same everywhere{about}")
+        return Verdict("no difference", f"no difference at all: both arms have the same score in every case{about}")
     within = margin is not None and -margin < least and most < margin
     if p < 1 - result.level:
         kind: Kind = "helps" if (result.mean > 0) == result.larger_is_better else "hurts"
@@ -209,8 +210,8 @@ def decide(
     if within:
         return Verdict("no difference", f"no difference above {result.amount(margin or 0)}: {numbers}{about}")
     advice, more = _what_next(result, margin, level or result.level)
-    finds = f"finds {result.amount(result.detectable)} or more four times out of five"
-    finds = "is too small to find any difference that there can be" if result.finds_nothing else finds
+    finds = f"detects {result.amount(result.detectable)} or more four times out of five"
+    finds = "is too small to detect any possible difference" if result.finds_nothing else finds
     return Verdict("cannot tell", f"cannot tell yet: {numbers}; this experiment {finds}; {advice}{about}", more)
 
 
@@ -225,17 +226,20 @@ def _what_next(result: Difference, margin: float | None, level: float) -> tuple[
     if result.design == "fixed":
         return "compare several seeds", None
     if result.n_seeds < 2:
-        return "compare two seeds or more, which tell trainings from samples", None
+        return "compare two or more seeds, which separate the variance of trainings from that of samples", None
     if wanted == 0:
-        return "tell a margin, the difference that matters", None
-    target = result.amount(wanted) + ("" if margin is not None else ", the difference seen")
+        return "give a margin, the smallest difference that matters", None
+    target = result.amount(wanted) + ("" if margin is not None else ", the observed difference")
     needed = result.seeds_needed(wanted, level=level)
     if needed is None and result.n_samples == 0:
-        return f"to find {target}, more than {MOST_SEEDS:,} seeds would be needed", None
+        return f"to detect {target}, more than {MOST_SEEDS:,} seeds would be needed", None
     if needed is None:
         samples = result.samples_needed(wanted, level=level)
-        return f"more seeds will not find {target}: test on {samples:,} samples", None
+        return f"more seeds will not detect {target}: test on {samples:,} samples", None
     more = max(needed - result.n_seeds, 1)
     if out_of_reach(more, margin):
-        return f"{target}, would take {more:,} more seeds: tell a margin, the difference that matters", more
-    return f"run {more} more seed{'s' if more > 1 else ''} of each arm to find {target}", more
+        return (
+            f"detecting {target}, would take {more:,} more seeds: give a margin, the smallest difference that matters",
+            more,
+        )
+    return f"run {more} more seed{'s' if more > 1 else ''} of each arm to detect {target}", more

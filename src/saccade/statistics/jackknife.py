@@ -40,11 +40,11 @@ def statistic_difference(
     if (paired and len(arms[0]) != len(arms[1])) or min(map(len, arms)) < least or len(sizes) != 1:
         raise ValueError(
             f"{len(arms[0])} and {len(arms[1])} seeds with {sorted(sizes)} samples were given; both arms need the "
-            "same seeds, two at least, each with records of the same samples"
+            "same seeds, at least two, each with records of the same samples"
         )
     P = sizes.pop()
     if groups < 2:
-        raise ValueError(f"groups={groups} was given; at least 2, about 100 is plenty")
+        raise ValueError(f"groups={groups} was given; it must be at least 2, and about 100 is enough")
     folds = terms.get("folds")
     if folds is None:
         groups = min(groups, P)

@@ -27,10 +27,13 @@ def macro_difference(
     P = first.shape[1]
     classes, index, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     if index.shape != (P,):
-        raise ValueError(f"labels of shape {np.shape(labels)} were given for {P} samples; give one class a sample")
+        raise ValueError(f"labels of shape {np.shape(labels)} were given for {P} samples; give one class per sample")
     if counts.min() < 2:
         few = ", ".join(str(x) for x in classes[counts < 2][:5])
-        raise ValueError(f"one sample only of class {few}; a class needs 2 to see how it varies. Merge or drop it")
+        raise ValueError(
+            f"only one sample has the class {few}; a class needs at least 2 to measure its variance. Merge or drop "
+            "the class"
+        )
     binary = right_or_wrong(first, second)
     terms["share"] = binary if terms.get("share") is None else terms["share"]
     if paired:

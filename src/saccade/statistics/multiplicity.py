@@ -49,7 +49,9 @@ def judge(results: Mapping[str, Difference], *, margin: float | None = None, loo
     """
     levels = {x.level for x in results.values()}
     if len(levels) != 1:
-        raise ValueError(f"results at levels {sorted(levels)} were given; judge needs one arm at least and one level")
+        raise ValueError(
+            f"results at levels {sorted(levels)} were given; judge needs at least one arm, and one level for all"
+        )
     level = levels.pop()
     alpha, p_values = (1 - level) * alpha_share(look), [x.p_value for x in results.values()]
     after = 1 - (1 - level) * alpha_share(look + 1 if look else 0) / len(results)
@@ -68,7 +70,7 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return Holm's adjusted p-values, in the order given: the chance of any false alarm stays at the level used."""
     p = np.asarray(p_values, dtype=float)
     if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
-        raise ValueError(f"p-values {p_values!r} were given; give a flat list of numbers from 0 to 1, one an arm")
+        raise ValueError(f"p-values {p_values!r} were given; give a flat list of numbers from 0 to 1, one per arm")
     order = np.argsort(p, kind="stable")
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     adjusted = np.empty_like(p)

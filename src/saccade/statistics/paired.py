@@ -35,7 +35,9 @@ def paired_difference(a: Any, b: Any, *, seeds: Seeds = "random", **terms: Unpac
         terms: see `Terms`: level, larger_is_better, margin, share, unit, folds.
     """
     if seeds not in ("random", "fixed"):
-        raise ValueError(f'seeds={seeds!r} was given; "random" (a sample of trainings) or "fixed" (these weights only)')
+        raise ValueError(
+            f'seeds={seeds!r} was given; it must be "random" (a sample of trainings) or "fixed" (these weights only)'
+        )
     first, second = read_scores(a, b, one_seed=takes_one_seed(seeds, terms))
     return from_differences(second - first, seeds=seeds, right_or_wrong=right_or_wrong(first, second), **terms)
 
@@ -118,7 +120,9 @@ def summarize(
     """Return the result that follows from a mean and its spread; `other` is what it has besides."""
     check_level(level)
     if margin is not None and not margin > 0:
-        raise ValueError(f"margin={margin} was given; it is the largest difference that does not matter, above zero")
+        raise ValueError(
+            f"margin={margin} was given; it must be above zero: the largest difference that does not matter"
+        )
     spread = spread.scalar()
     mean = 0.0 if spread.certain and abs(mean) < 1e-15 else mean
     half = float(spread.half_width(level))

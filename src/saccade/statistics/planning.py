@@ -36,12 +36,12 @@ def plan_detectable(
     if seeds < 2 or samples < 2:
         raise ValueError(f"seeds={seeds}, samples={samples} were given; a plan needs at least 2 of both")
     if not 0 < accuracy < 1:
-        raise ValueError(f"accuracy={accuracy} was given; it is a share between 0 and 1")
+        raise ValueError(f"accuracy={accuracy} was given; it must be between 0 and 1")
     variance = accuracy * (1 - accuracy) if disagreement is None else disagreement
     if not (0 < variance <= 1 and 0 <= repeats <= 1 and seed_sd >= 0):
         raise ValueError(
-            f"disagreement={disagreement}, repeats={repeats}, seed_sd={seed_sd} were given; the first two are shares, "
-            "disagreement above 0, and a standard deviation is not negative"
+            f"disagreement={disagreement}, repeats={repeats}, seed_sd={seed_sd} were given; the first two must be "
+            "fractions, disagreement above 0, and the standard deviation must not be negative"
         )
     sample = repeats * variance / samples
     rest = (1 - repeats) * variance / (seeds * samples)
@@ -65,9 +65,11 @@ def seeds_needed(spread: Spread, difference: float, *, now: int, level: float, p
     """
     wanted = abs(difference)
     if not wanted > 0:
-        raise ValueError(f"difference={difference} was given; no experiment finds a difference of zero, give its size")
+        raise ValueError(
+            f"difference={difference} was given; no experiment detects a difference of zero: give its size"
+        )
     if now < 2 or not np.isfinite(spread.seed_df):
-        raise ValueError("how trainings vary is unknown from fixed trainings; compare at least 2 seeds as random first")
+        raise ValueError("fixed trainings do not show how trainings vary; first compare at least 2 seeds as random")
 
     def enough(seeds: int) -> bool:
         more = spread.with_seeds(seeds, now=now)

@@ -7,7 +7,7 @@ from statistics import NormalDist
 def wilson(correct: int, count: int, *, level: float = 0.95) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion; 0 to 1 without samples."""
     if not 0 <= correct <= count:
-        raise ValueError(f"{correct} right answers of {count} were given; they are from 0 to {count}")
+        raise ValueError(f"{correct} right predictions of {count} were given; the number must be from 0 to {count}")
     if count == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf((1 + level) / 2)

@@ -32,7 +32,7 @@ def ratio_interval(a: Any, b: Any, *, level: float = 0.95) -> Ratio:
     check_level(level)
     first, second = read_series(a, b, what="rounds")
     if (least := min(first.min(), second.min())) <= 0:
-        raise ValueError(f"costs down to {least:g} were given; a ratio needs costs above zero. Measure longer")
+        raise ValueError(f"costs as low as {least:g} were given; a ratio needs costs above zero. Measure longer")
     logs = np.log(second / first)
     spread = series_spread(logs)
     mean, half = float(logs.mean()), float(spread.half_width(level))

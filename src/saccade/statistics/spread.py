@@ -84,7 +84,9 @@ class Spread:
     def detectable(self, *, level: float = 0.95, power: float = 0.8) -> float:
         """Return the true difference that is found with probability `power`, were this spread the true one."""
         if not (0 < level < 1 and 1 - level < power < 1):
-            raise ValueError(f"level={level}, power={power} were given; both are below 1, power above 1 - level")
+            raise ValueError(
+                f"level={level}, power={power} were given; both must be below 1, and power above 1 - level"
+            )
         if self.certain:
             return 0.0
         deviation, widths = self.deviation, self._drawn_half_widths(level)

@@ -48,7 +48,7 @@ def weigh(judged: Judgement, arm: Stability, reference: Stability, *, worth: tup
     # What a diverged training scored is in the mean: an arm that is worse for it is worse.
     if (diverged and kind != "hurts") or (failed and _turns(judged, arm, reference, worth)):
         kind = "unstable"
-    parts = [f"of the trainings that finished; of this arm {arm.share}, of the reference {reference.share}"] * (
+    parts = [f"over the trainings that finished; of this arm {arm.share}, of the reference {reference.share}"] * (
         failed > 0
     )
     for whose, one in (("this arm", arm), ("the reference", reference)):

@@ -19,7 +19,7 @@ def parse_duration(text: str | float, name: str = "budget") -> float:
             raise BudgetError(f"{name}={text!r} was given; write it as 90s, 30m, 2h or 1h30m")
         seconds = sum(float(number) * UNITS[unit] for number, unit in found)
     if not 0 < seconds < float("inf"):
-        raise BudgetError(f"{name}={text!r} was given; nothing can be trained in no time, or in one without an end")
+        raise BudgetError(f"{name}={text!r} was given; give a finite duration above zero")
     return seconds
 
 

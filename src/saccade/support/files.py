@@ -29,7 +29,7 @@ class NotRegularError(OSError):
         what: description of what it is.
     """
 
-    what = "no regular file"
+    what = "not a regular file"
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -67,7 +67,10 @@ def read_small(path: Path, *, most: int) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise ValueError(f"{path} has {size} bytes, and at most {most} are read of such a file; see what it is")
+            raise ValueError(
+                f"{path} has {size} bytes, but at most {most} are read from such a file; check whether it is the "
+                "right file"
+            )
         return file.read(most)
 
 
@@ -99,7 +102,7 @@ def read_record(path: Path, *, most: int = RECORD) -> dict[str, Any]:
 
 
 @contextmanager
-def whole_file(path: Path, *, then: str = "do the same again") -> Iterator[Path]:
+def whole_file(path: Path, *, then: str = "try again") -> Iterator[Path]:
     """Yield a temporary path that is renamed to the target, or removed on errors; `then` is advice for a full disk."""
     draft = path.with_name(f".{path.name}.part")
     try:
@@ -117,15 +120,14 @@ def whole_file(path: Path, *, then: str = "do the same again") -> Iterator[Path]
 
 
 @contextmanager
-def explained(path: Path, *, then: str = "do the same again") -> Iterator[None]:
+def explained(path: Path, *, then: str = "try again") -> Iterator[None]:
     """Add file name and advice to errors of writing; arguments as for `whole_file`."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         detail = getattr(error, "strerror", None) or str(error)
         raise WriteError(
-            f"{path} could not be written: {detail}. Make room on that disk, or see that the folder may be written to; "
-            f"then {then}"
+            f"{path} could not be written: {detail}. Make room on the disk, or make the folder writable; then {then}"
         ) from error
 
 
@@ -135,7 +137,7 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def append_line(path: Path, text: str, *, then: str = "do the same again") -> None:
+def append_line(path: Path, text: str, *, then: str = "try again") -> None:
     """Append a line to a file and flush it to disk; arguments as for `whole_file`."""
     with explained(path, then=then), open(path, "a", encoding="utf-8") as file:
         file.write(f"{text}\n")
@@ -180,7 +182,7 @@ class OwnFolder:
             raise FileExistsError(f"{path} is a file; name a folder for the {self.kind}")
         if path.is_dir() and any(path.iterdir()):
             if not self.is_own(path):
-                raise FileExistsError(f"{path} holds something that is no {self.kind}; name another folder")
+                raise FileExistsError(f"{path} is not empty and is not an {self.kind} folder; name another folder")
             if not overwrite:
                 raise FileExistsError(
                     f"{path} holds an {self.kind}; replace it with --overwrite, or name another directory with --out"
@@ -203,7 +205,7 @@ def free_folder(path: Path, *, overwrite: bool) -> Path:
 def cache_folder(*parts: str) -> Path:
     """Return saccade's folder in the user's cache, created if missing."""
     if not hasattr(os, "getuid"):
-        raise OSError("compiled code is kept on Linux and macOS only")
+        raise OSError("compiled code is only cached on Linux and macOS")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saccade"
     for name in ("", *parts):
         folder = folder / name
@@ -217,6 +219,6 @@ def check_owner(path: Path) -> None:
     found = path.lstat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
         raise OSError(
-            f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}; it must be your own and "
-            "writable by you alone; remove it, or point XDG_CACHE_HOME to another folder"
+            f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}; it must belong to you "
+            "and be writable only by you; remove it, or set XDG_CACHE_HOME to another folder"
         )

@@ -110,7 +110,7 @@ def find_moved(module: str) -> Callable[[str], Any]:
             home, _, own = place.rpartition(".")
             found = getattr(import_module(home), own, None)
             if found is not None and not isinstance(found, ModuleType):
-                text = f"{old} is now {place}; the old name works in this version only"
+                text = f"{old} is now {place}; the old name only works in this version"
                 warnings.warn(text, DeprecationWarning, stacklevel=2)
                 return found
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -39,4 +39,4 @@ class Answer:
 def require_width(output: np.ndarray, spec: InputSpec, numbers: str, outputs: str) -> None:
     """Refuse raw outputs that are not one number for each output, B, outputs."""
     if output.ndim != 2 or output.shape[1] != len(spec.outputs):
-        raise ValueError(f"it gives {output.shape[-1]} {numbers} for {len(spec.outputs)} {outputs}")
+        raise ValueError(f"its output has {output.shape[-1]} {numbers} for {len(spec.outputs)} {outputs}")

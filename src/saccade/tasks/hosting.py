@@ -65,7 +65,7 @@ class TransformersHosts(Hosts):
         if not cls.builds(config.name):
             return None
         if "host" not in spec.extra:
-            raise ConfigError(f"model.name = {config.name!r} was given; its configuration is not in the spec")
+            raise ConfigError(f"model.name = {config.name!r} was given, but its configuration is not in the spec")
         weights = config.name.removeprefix(PREFIX) if config.pretrained else None
         return cls.host(build_host(spec, kind=cls.host_kind, weights=weights), len(spec.outputs))
 

@@ -40,7 +40,7 @@ class Hosts:
         """Add the task's head to a model; by default the model keeps its classifier."""
         if config.head is not None:
             raise ConfigError(
-                f"model.head = {config.head!r} was given; the task {spec.task} has no heads to choose from"
+                f"model.head = {config.head!r} was given, but the task {spec.task} has no choice of heads"
             )
         return model
 

@@ -25,7 +25,9 @@ DROPPED = (
 def refuse_checkpoint(config: ModelConfig) -> None:
     """Refuse checkpoints, since Hugging Face models start from their own weights."""
     if config.checkpoint is not None:
-        raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
+        raise ConfigError(
+            "model.checkpoint was given, but a Hugging Face model starts from the weights in its own folder; remove it"
+        )
 
 
 def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str, Any]:
@@ -39,9 +41,9 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
     with explained(name), quietly():
         config = transformers.AutoConfig.from_pretrained(name, **safe(name))
     if config.model_type not in known_kinds(kind):
-        allowed = f"; it takes {', '.join(sorted(known_kinds(kind)))}" if len(known_kinds(kind)) < 9 else ""
+        allowed = f"; choose from {', '.join(sorted(known_kinds(kind)))}" if len(known_kinds(kind)) < 9 else ""
         raise ConfigError(
-            f"{name} is a model of the kind {config.model_type!r}, which transformers has no classifier for{allowed}"
+            f"{name} has the model type {config.model_type!r}, for which transformers has no suitable class{allowed}"
         )
     settings = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
     settings["id2label"] = {str(n): output for n, output in enumerate(outputs)}
@@ -82,10 +84,10 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool =
     if body:
         raise ConfigError(
             f"{weights} lacks {len(body)} weights of a {config.model_type} ({', '.join(sorted(body)[:3])}); give the "
-            "folder of a whole model, or begin with random weights with --task text:scratch=true"
+            "folder of a complete model, or start from random weights with --task text:scratch=true"
         )
     if len(fresh) > len(body):
-        spec.notes.append(f"{weights} has no trained pooler; it begins with random weights")
+        spec.notes.append(f"{weights} has no trained pooler; the pooler is initialized randomly")
     return model.float()
 
 
@@ -117,10 +119,12 @@ def read_config(spec: InputSpec, *, kind: str) -> Any:
     transformers = import_transformers()
     host = spec.extra.get("host")
     if not isinstance(host, dict) or not isinstance(host.get("config"), dict):
-        raise ValueError("its spec does not say which model of Hugging Face it is")
+        raise ValueError("its spec does not name the Hugging Face model")
     name = host.get("model_type")
     if not isinstance(name, str) or name not in known_kinds(kind):
-        raise ValueError(f"its spec names the model type {str(name)[:60]!r}, which transformers has no classifier for")
+        raise ValueError(
+            f"its spec names the model type {str(name)[:60]!r}, for which transformers has no suitable class"
+        )
     config = {key: value for key, value in host["config"].items() if key not in (*DROPPED, "model_type")}
     labels = config.pop("id2label", {})
     config.pop("label2id", None)
@@ -131,7 +135,7 @@ def read_config(spec: InputSpec, *, kind: str) -> Any:
     except Exception as error:  # configurations raise many types
         raise ValueError(f"its spec's configuration of a {name} cannot be used: {str(error)[:200]}") from None
     if found.num_labels != len(spec.outputs):
-        raise ValueError(f"its spec names {len(spec.outputs)} outputs and a model of {found.num_labels}")
+        raise ValueError(f"its spec names {len(spec.outputs)} outputs, but its model has {found.num_labels}")
     return found
 
 
@@ -143,8 +147,9 @@ def safe(name: str) -> dict[str, bool]:
 def _refuse_pickles(folder: Path) -> None:
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise ConfigError(
-            f"the weights in {folder} are a pickle (.bin), which may run code and is not opened; write them as "
-            "safetensors: open the model where you trust it, by transformers, and call its save_pretrained"
+            f"the weights in {folder} are a pickle (.bin), which can run code and is not opened; convert them to "
+            "safetensors: open the model with transformers on a machine where you trust it, and call its "
+            "save_pretrained"
         )
 
 
@@ -159,7 +164,7 @@ def explained(name: str, what: str = "model") -> Iterator[None]:
         detail = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"the {what} of {name!r} cannot be opened ({detail}); give a folder that save_pretrained wrote, with its "
-            "tokenizer, or the name of a model on Hugging Face that is in the cache or can be fetched"
+            "tokenizer, or the name of a Hugging Face model that is cached or can be downloaded"
         ) from None
 
 

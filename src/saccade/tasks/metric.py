@@ -116,7 +116,7 @@ class Metrics:
         found = cls.metric(cls.primary_of(spec), spec)
         if found is None:
             raise ValueError(
-                f"the task {spec.task} is judged by {cls.primary_of(spec)!r}, which is none of its metrics"
+                f"the primary metric {cls.primary_of(spec)!r} of the task {spec.task} is not one of its metrics"
             )
         return found
 
@@ -154,7 +154,7 @@ class Metrics:
         """Combine the measurements of all processes, sorted by index."""
         found = [state for state in states if state]
         if not found:
-            raise ValueError("no validation sample can be read; `saccade data check` names them")
+            raise ValueError("no validation sample can be read; `saccade data check` lists the problems")
         whole = {name: torch.cat([state[name] for state in found]) for name in found[0]}
         order = whole[PLACE].argsort()
         self.joined = {name: value[order] for name, value in whole.items()}

@@ -16,6 +16,7 @@ def refuse_earlier(task: type) -> None:
     told = [f"{', '.join(names)} to its {role.title()}" for role, names in wrong.items() if names]
     if told:
         raise TypeError(
-            f"the task {task.__name__} is written for an earlier saccade; move {'; '.join(told)}, each a class on the "
-            "one of that name in saccade.tasks, which the task names as in `presenter = ...` (docs/tasks.md)"
+            f"the task {task.__name__} is written for an earlier version of saccade; move {'; '.join(told)}. Each is "
+            "a class derived from the class of that name in saccade.tasks, and the task refers to it as in "
+            "`presenter = ...` (docs/tasks.md)"
         )

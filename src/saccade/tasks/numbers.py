@@ -105,13 +105,13 @@ def _plot_section(shown: Shown) -> Section:
         both = zip(truth[::every, c], answer[::every, c], strict=True)
         points = {"samples": [Point(float(t), float(a)) for t, a in both]}
         ends = [float(end(truth[:, c].tolist() + answer[:, c].tolist())) for end in (min, max)]
-        title = f"{shorten(name, 60)}: answered against true"
+        title = f"{shorten(name, 60)}: predicted against true"
         plots.append(
-            scatter(points, title=title, x_label="true", y_label="answered", guide=[(end, end) for end in ends])
+            scatter(points, title=title, x_label="true", y_label="predicted", guide=[(end, end) for end in ends])
         )
     shown_all = "every validation sample" if every == 1 else f"every {every}th validation sample"
-    about = f"A dot is {shown_all}; on the dashed line the answer is exact."
-    return Section("answers", "Answers against truth", join(paragraph(about), grid(*plots)))
+    about = f"Each dot is {shown_all}; on the dashed line the prediction is exact."
+    return Section("answers", "Predictions against truth", join(paragraph(about), grid(*plots)))
 
 
 def _column_section(shown: Shown) -> Section:
@@ -127,8 +127,8 @@ def _column_section(shown: Shown) -> Section:
         rows.append([shorten(name, 80), error, squared, *order, number(guess)])
     head = ["Column", "Mean absolute error", "Root mean squared", "R squared", "Spearman", "Always the median"]
     caption = (
-        "Every column in its own unit, with the 95% interval over validation samples; the last column is the mean "
-        "absolute error of always answering the median"
+        "Each column in its own unit, with the 95% interval over validation samples; the last column is the mean "
+        "absolute error of always predicting the median"
     )
     return Section("columns", "Column by column", table(head, rows, caption=caption, numeric=range(1, len(head))))
 

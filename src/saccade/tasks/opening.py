@@ -58,16 +58,19 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
         choice = choose_task(text)
         if config.columns and choice.reader.reads != "image":
             raise ConfigError(
-                f"columns were named and the task {choice} has options for them, as in --task {choice}:label=NAME"
+                f"--columns (data.columns) was given, but the task {choice} has its own options for columns, as in "
+                f"--task {choice}:label=NAME"
             )
         data = choice.reader.open(config)
         if data.task != choice.kind.name:
             raise ConfigError(
-                f"the task {choice} was asked for and {data.name} is a set for {data.task or 'another task'}; give "
-                "samples of that task (docs/data.md says how each is laid out), or leave --task out"
+                f"the task {choice} was given, but {data.name} is a dataset for {data.task or 'another task'}; give "
+                "samples of that task (docs/data.md describes the layouts), or leave --task out"
             )
         if (config.folds is not None or config.group is not None) and choice.reader.reads != "image":
-            raise ConfigError(f"folds or a group were given; the task {choice.kind.name} splits its samples itself")
+            raise ConfigError(
+                f"data.folds or data.group was given, but the task {choice.kind.name} splits its samples itself"
+            )
         return choice, data
     data = open_configured(config, read_by_layout)
     return choose_task(data.task), data
@@ -80,6 +83,6 @@ def read_by_layout(table: Table) -> Targets:
         if reader.claims(table):
             return reader.read_table(table)
     raise table.refuse(
-        f"one that says what a sample is: `label` for a class, `labels` for several, or numbers; or give --task "
+        "one with the target: `label` for a class, `labels` for several, or numbers; or give --task "
         f"({', '.join(TASKS)})"
     )

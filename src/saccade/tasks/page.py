@@ -22,8 +22,8 @@ COMPARED = "Worst, typical and best images"
 CHARTED = 60  # most outputs in a chart
 RESAMPLES = 400
 FARTHEST_OFF = (
-    "The validation images that are farthest off. Wrong targets and damaged images gather here, so look at the targets "
-    "before blaming the model."
+    "The validation images with the largest errors. Wrong targets and damaged images often appear here, so check the "
+    "targets before blaming the model."
 )
 
 
@@ -112,7 +112,7 @@ def output_section(
     )
     cells = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
     numbers = table(head, cells, caption=caption, numeric=range(1, len(head)))
-    about = paragraph(f"The whisker is the 95% interval over validation {over}, by resampling them.")
+    about = paragraph(f"The whiskers are 95% intervals over validation {over}, by resampling them.")
     key = "labels" if head[0] == "Label" else "classes"
     return Section(key, title, join(about, drawn if chart else None, numbers))
 
@@ -205,7 +205,7 @@ def bootstrap(statistic: Callable[..., float], *columns: np.ndarray) -> tuple[fl
 
 def no_images(shown: Shown, title: str) -> Section:
     """Return the section for unavailable validation samples."""
-    message = "The validation images were not at hand when this page was written."
+    message = "The validation images were not available when this page was written."
     if shown.source is not None:
-        message = "The validation images are not those of the run any more, so none are shown."
+        message = "The validation images have changed since the run, so none are shown."
     return Section("pictures", title, paragraph(message, class_="note"))

@@ -82,9 +82,7 @@ class Presenter:
 
     def unfinished(self, shown: Shown) -> Html:
         """Return the summary sentence of a run without a result."""
-        message = (
-            f" was trained on {shorten(shown.data, NAME)}; the run has not come to its end, so there is no result yet."
-        )
+        message = f" was trained on {shorten(shown.data, NAME)}; the run has not finished, so there is no result yet."
         return join(shown.model, message)
 
     def facts(self, shown: Shown) -> list[tuple[str, str, str]]:

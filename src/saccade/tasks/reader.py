@@ -35,7 +35,7 @@ class Reader:
 
     def read_table(self, table: Table) -> Targets:
         """Read the targets of a table, or raise ValueError."""
-        raise table.refuse(f"what the task {self.task} reads; this task reads no lists")
+        raise table.refuse(f"the layout of the task {self.task}, which does not read lists")
 
     def open(self, config: DataConfig) -> Data:
         """Open the dataset of the settings."""

@@ -32,7 +32,7 @@ def refused(setting: str, why: str) -> Rule:
 
     def decide(config: TrainConfig, _: Facts) -> None:
         if flatten(config)[setting] != flatten(TrainConfig())[setting]:
-            raise ConfigError(f"{setting} was given; {why}: leave it out")
+            raise ConfigError(f"{setting} was given, but {why}; leave it out")
 
     return Rule(setting.rpartition(".")[2].replace("_", "-"), "task", (), decide)
 
@@ -66,7 +66,7 @@ def adapted_by(task: str, adapt: Callable[[TrainConfig], tuple[TrainConfig, list
 
     def decide(config: TrainConfig, _: Facts) -> Change:
         after, remarks = adapt(config)
-        return Change(between(config, after), "; ".join(remarks) or f"what the task {task} needs", "; ".join(remarks))
+        return Change(between(config, after), "; ".join(remarks) or f"required by the task {task}", "; ".join(remarks))
 
     return Rule(f"task-{task}", "task", (), decide)
 
@@ -96,6 +96,6 @@ def without_images(config: TrainConfig, **engine: Any) -> TrainConfig:
 
 HUGGING_FACE = own(
     "hugging-face",
-    "the model is one of Hugging Face, which has its own head, options and normalisation",
+    "the model is a Hugging Face model, which has its own head, options and normalisation",
     _for_hosted,
 )

@@ -102,7 +102,7 @@ class Task(nn.Module):
         if cls.adapt.__func__ is not Task.adapt.__func__:  # type: ignore[attr-defined]
             return (adapted_by(cls.name, cls.adapt),)
         mixes = cls.codec.mixed_targets is not Codec.mixed_targets
-        default = () if mixes else (left_out(("mixup", "cutmix"), f"{cls.name} mixes no targets"),)
+        default = () if mixes else (left_out(("mixup", "cutmix"), f"{cls.name} does not mix targets"),)
         return default if cls.rules is None else cls.rules
 
     @classmethod
@@ -172,7 +172,7 @@ class Task(nn.Module):
     def refuse_draws(self, draws: Mapping[str, Any]) -> None:
         """Refuse draws of another task."""
         if draws:
-            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it does not use")
 
     def learns_from(self) -> dict[str, str]:
         """Return fingerprints of what the task learns from besides the samples, by description."""

@@ -270,8 +270,8 @@ def capture(work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
     except RuntimeError as error:
         reason = str(error.__context__ or error).partition("\n")[0]
         warnings.warn(
-            f"steps run kernel by kernel, which is slower: they cannot be captured as a CUDA graph ({reason}); "
-            "engine.graphs=false leaves the attempt out",
+            f"steps cannot be captured as a CUDA graph ({reason}) and run kernel by kernel, which is slower; "
+            "engine.graphs=false skips the attempt",
             stacklevel=2,
         )
         # A failed capture leaves its stream and the random generators in capture mode.

@@ -68,17 +68,17 @@ def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if saved["classes"] != now["classes"]:
         missing = [name for name in saved["classes"] if name not in now["classes"]]
         new = [name for name in now["classes"] if name not in saved["classes"]]
-        changes += [f"the classes {abbreviate(missing)} are gone"] if missing else []
-        changes += [f"the classes {abbreviate(new)} are new"] if new else []
-        changes += [] if missing or new else ["the classes are in another order"]
+        changes += [f"the classes {abbreviate(missing)} were removed"] if missing else []
+        changes += [f"the classes {abbreviate(new)} were added"] if new else []
+        changes += [] if missing or new else ["the classes are in a different order"]
     for role in ("training", "validation"):
         (before, was), (count, is_now) = saved[role], now[role]
         if before != count:
-            changes.append(f"there were {before} {role} samples and are {count}")
+            changes.append(f"the number of {role} samples changed from {before} to {count}")
         elif was != is_now:
-            changes.append(f"the {count} {role} samples have other names, labels or contents")
+            changes.append(f"the names, labels or contents of the {count} {role} samples changed")
     if not changes and saved["steps"] != now["steps"]:
-        changes.append(f"an epoch had {saved['steps']} steps and has {now['steps']}")
+        changes.append(f"the number of steps per epoch changed from {saved['steps']} to {now['steps']}")
     return changes
 
 
@@ -87,7 +87,7 @@ def other_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     before, after = saved.get("learns_from", {}), now.get("learns_from", {})
     changes = [f"{what} changed" for what in before if after.get(what) != before[what]]
     if saved.get("new") is not None and saved["new"] != now.get("new"):
-        changes.append("model.checkpoint has weights of other parts of the model")
+        changes.append("model.checkpoint provides weights for different parts of the model")
     before, after = saved.get("spec", {}), now.get("spec", {})
     other = [name for name in before if name in after and before[name] != after[name]]
-    return changes + ([f"its inputs and outputs are described otherwise: {abbreviate(other)}"] if other else [])
+    return changes + ([f"the description of its inputs and outputs changed: {abbreviate(other)}"] if other else [])

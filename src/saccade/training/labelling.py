@@ -48,14 +48,21 @@ def write_labels(
         What reads the labels, and the images that could not be read.
     """
     if top < 1 or batch_size < 1 or (img_size is not None and img_size < 1):
-        raise ConfigError(f"top={top}, batch_size={batch_size}, img_size={img_size} were given; all are at least 1")
+        raise ConfigError(
+            f"top={top}, batch_size={batch_size}, img_size={img_size} were given; each must be at least 1"
+        )
     choice, samples = open_samples(None, DataConfig(path=data, val=val))
     if choice.kind.name != "classify":
-        raise ConfigError(f"{data} is for the task {choice.kind.name}; labels of places are of samples with one class")
+        raise ConfigError(
+            f"{data} is a dataset for the task {choice.kind.name}; label maps need samples with one class each"
+        )
     source = samples.train.indexed() if isinstance(samples.train, Stream) else samples.train
     model, spec, known = open_teacher(teacher)
     if spec.task != choice.kind.name:
-        raise ConfigError(f"the teacher {teacher} was trained for the task {spec.task}, which gives no classes")
+        raise ConfigError(
+            f"the teacher {teacher} was trained for the task {spec.task}, which has no classes; give a teacher "
+            "trained with --task classify"
+        )
     zero, one = [0.0] * spec.in_chans, [1.0] * spec.in_chans
     asked = TeacherLabels(
         model.to(device),

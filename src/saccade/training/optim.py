@@ -58,8 +58,8 @@ def build_optimizer(
     except (ValueError, TypeError, AssertionError, ImportError) as error:  # raised by timm and PyTorch
         detail = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ConfigError(
-            f"optim.name = {config.name!r} cannot be made with lr={scaled_lr(config):g}, {detail}: {error}; change "
-            "these settings of optim, or choose another optimizer"
+            f"cannot create the optimizer optim.name = {config.name!r} with lr={scaled_lr(config):g}, {detail}: "
+            f"{error}; change these settings of optim, or choose another optimizer"
         ) from error
     if capturable:
         for group in optimizer.param_groups:
@@ -165,10 +165,11 @@ def _check_name(name: str) -> None:
     except ValueError:
         near = difflib.get_close_matches(name, map(str, list_optimizers()), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; timm.optim.list_optimizers() lists them"
-        raise ConfigError(f"optim.name = {name!r} is no optimizer of timm{hint}") from None
+        raise ConfigError(f"optim.name = {name!r} is not an optimizer of timm{hint}") from None
     if info.second_order:
         raise ConfigError(
-            f"optim.name = {name!r} needs second derivatives, which training here does not take; choose another one"
+            f"optim.name = {name!r} needs second derivatives, which saccade does not compute in training; choose "
+            "another optimizer"
         )
 
 
@@ -178,7 +179,7 @@ def _check_betas(config: OptimConfig) -> None:
     default = getattr(inspect.signature(made).parameters.get("betas"), "default", None)
     if isinstance(default, tuple) and config.betas is not None and len(default) != len(config.betas):
         raise ConfigError(
-            f"optim.betas = {config.betas} was given; {config.name} takes {len(default)} of them, such as "
+            f"optim.betas = {config.betas} was given; {config.name} takes {len(default)} values, such as "
             f"{list(default)}"
         )
 
@@ -196,8 +197,8 @@ def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
     else:
         if not hasattr(model, "group_matcher"):
             raise ValueError(
-                f"optim.layer_decay was given and {type(model).__name__} has no `group_matcher` to tell its layers by; "
-                "leave it out"
+                f"optim.layer_decay was given, but {type(model).__name__} has no `group_matcher` that names its "
+                "layers; remove optim.layer_decay"
             )
         groups = param_groups_layer_decay(
             model, config.weight_decay, no_weight_decay_list=spare, layer_decay=config.layer_decay

@@ -21,8 +21,8 @@ def check_storable(optimizer: torch.optim.Optimizer, name: str) -> None:
     """Refuse an optimizer with state outside of parameters and groups."""
     if any(hasattr(layer, "rng") for layer in _layers(optimizer)):
         raise ConfigError(
-            f"optim.name={name} was given; it draws from a source of its own that cannot be stored, so that a run "
-            "could not be resumed exactly. Choose another one"
+            f"optim.name={name} was given; this optimizer uses its own random number generator, whose state cannot "
+            "be saved, so the run could not be resumed exactly. Choose another optimizer"
         )
 
 
@@ -108,8 +108,8 @@ def _pack(value: Any, name: str, parameter: Tensor | None, tensors: dict[str, Te
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(
-        f"the optimizer keeps {type(value).__name__} as {name}, which cannot be stored exactly; choose another one by "
-        "optim.name"
+        f"the optimizer state {name} is of type {type(value).__name__}, which cannot be saved exactly; choose "
+        "another optimizer with optim.name"
     )
 
 

@@ -124,10 +124,10 @@ def local_device(name: str) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda", "mps", "xpu"):
-        raise ValueError(f"device {name!r} was asked for; give cpu, cuda, cuda:1, mps or auto")
+        raise ValueError(f"device {name!r} was given; choose cpu, cuda, cuda:1, mps or auto")
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError(f"device {name!r} was asked for and PyTorch finds no GPU here; use --device cpu")
+            raise ValueError(f"device {name!r} was given, but PyTorch finds no GPU on this machine; use --device cpu")
         if device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -172,7 +172,7 @@ def shard(task: nn.Module, device: torch.device, size: int) -> None:
     scalars = [name for name, p in task.named_parameters() if p.dim() == 0]
     if scalars:
         raise ValueError(
-            f"engine.parallel=fsdp was asked for and {', '.join(scalars[:3])} are single numbers, which cannot be "
+            f"engine.parallel=fsdp was given, but {', '.join(scalars[:3])} are scalar parameters, which cannot be "
             "sharded; use engine.parallel=ddp"
         )
     mesh = init_device_mesh(device.type, (size,))

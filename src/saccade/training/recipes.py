@@ -50,8 +50,9 @@ def gather_settings(settings: Mapping[str, Any] | None = None, **short: Any) -> 
     given = {SHORT_FLAGS[name]: value for name, value in short.items() if value is not None}
     if "model.name" in given and not isinstance(given["model.name"], str):
         raise ConfigError(
-            f"model={type(given['model.name']).__name__} was given; give a model's name, ours or timm's, so that the "
-            "run can be repeated and resumed. timm.models.register_model gives a model of your own a name"
+            f"model={type(given['model.name']).__name__} was given; give the name of a saccade or timm model, so "
+            "that the run can be repeated and resumed. Register your own model under a name with "
+            "timm.models.register_model"
         )
     if "data.columns" in given:
         given["data.columns"] = parse_columns(given["data.columns"])
@@ -64,8 +65,8 @@ def gather_settings(settings: Mapping[str, Any] | None = None, **short: Any) -> 
     for short_name, name in SHORT_FLAGS.items():
         if name in given and name in more and given[name] != more[name]:
             raise ConfigError(
-                f"{short_name}={given[name]} and the setting {name}={more[name]} were given, which are the same; give "
-                "one of them"
+                f"{short_name}={given[name]} and the setting {name}={more[name]} were given, but they are the same; "
+                "give one of them"
             )
     return given | more
 
@@ -159,5 +160,12 @@ def variant_notes(config: TrainConfig) -> list[str]:
     found = identify(config.model.name)
     if found.known or not any("/" in pattern for pattern in variants):
         return []
-    taken = f"taken for a {found.kind}, by its name" if found.kind else "its name tells none, so it has the common ones"
-    return [f"no config.json of {config.model.name} could be read, so the recipe's settings for its kind: {taken}"]
+    guess = (
+        f"treated as a {found.kind}, judging by its name"
+        if found.kind
+        else "its name does not reveal its kind, so the common settings apply"
+    )
+    return [
+        f"config.json of {config.model.name} could not be read, so the recipe's settings for its kind had to be "
+        f"guessed: {guess}"
+    ]

@@ -60,7 +60,7 @@ def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
         [*sections, _next(run, reads) if run.finished() else _meanwhile(run)],
         kind="Training",
         lead=lead,
-        foot=f"Followed by saccade from the files in {run.path}.",
+        foot=f"Updated live by saccade from the files in {run.path}.",
     )
 
 
@@ -100,21 +100,21 @@ def _render(run: Run, data: Data | None) -> str:
 def _next(run: Run, reads: str) -> Section:
     """Return the next commands after a training."""
     place = shlex.quote(str(run.path))
-    judged = {f"saccade evaluate {place}": "every number with its interval"}
-    asked = {f"saccade predict {place} lines.txt --out answers.csv": "answers to many texts"}
+    judged = {f"saccade evaluate {place}": "every metric with its interval"}
+    asked = {f"saccade predict {place} lines.txt --out answers.csv": "predictions for many texts"}
     if reads == "image":
         judged = {
-            f"saccade evaluate {place} --robust": "every number with its interval, under noise and occlusion too",
-            f"saccade explain {place} IMAGE.jpg": "where it looked",
+            f"saccade evaluate {place} --robust": "every metric with its interval, also under noise and occlusion",
+            f"saccade explain {place} IMAGE.jpg": "where the model looked",
         }
-        asked = {f"saccade predict {place} FOLDER --out answers.csv": "answers to many files"}
+        asked = {f"saccade predict {place} FOLDER --out answers.csv": "predictions for many files"}
     elif reads == "text":
-        judged[f'saccade explain {place} "A text."'] = "which words counted"
+        judged[f'saccade explain {place} "A text."'] = "which words influenced the prediction"
     else:
         asked = {f"saccade predict {place} questions.csv --out answers.csv": "answers to many questions"}
     last = {
-        f"saccade export {place}": "an ONNX file for other programs",
-        f"saccade serve {place}": "a page and an HTTP service",
+        f"saccade export {place}": "an ONNX file for other runtimes",
+        f"saccade serve {place}": "a web page and an HTTP service",
     }
     return next_section(judged | asked | last)
 
@@ -124,8 +124,8 @@ def _meanwhile(run: Run) -> Section:
     place = shlex.quote(str(run.path))
     return next_section(
         {
-            f"saccade evaluate {place}": "how good the weights are that were kept last; they serve every command",
-            f"saccade train --resume {place}": "go on, where it was stopped",
+            f"saccade evaluate {place}": "evaluate the weights saved last; every command can use them",
+            f"saccade train --resume {place}": "resume the training if it was stopped",
         }
     )
 
@@ -167,7 +167,11 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
     scored = [r for r in records if math.isfinite(r.get(name, math.nan))]
     if scored and spec is not None:
         best = (max if spec.larger_is_better else min)(scored, key=lambda r: r[name])
-        last = "it is the last" if best is records[-1] else f"{spec.show(best[name])} there; the last is kept"
+        last = (
+            "the last epoch"
+            if best is records[-1]
+            else f"{spec.show(best[name])} there; the weights of the last epoch are kept"
+        )
         found.append(("Best epoch", f"{best['epoch']}", last))
     if "kernels" in summary:
         found += _kernels(summary)
@@ -177,11 +181,11 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
         seconds = sum(record.get("seconds", 0) for record in records)
         steps = f"{count_of(records[-1].get('step', 0), 'step')} in {_duration(seconds)}"
         if shorter := [record["epoch"] for record in records if "shortened_to" in record]:
-            steps += f"; shortened in epoch {shorter[0]} to end in time: the machine became slower"
+            steps += f"; shortened in epoch {shorter[0]} to finish within the time budget: the machine became slower"
         found.append(("Epochs", f"{records[-1]['epoch']} of {config.schedule.epochs}", steps))
         speeds = [record["images_per_second"] for record in records if record.get("images_per_second")]
         if speeds:
-            found.append(("Speed", f"{statistics.median(speeds):,.0f}", "samples/s in training, median epoch"))
+            found.append(("Speed", f"{statistics.median(speeds):,.0f}", "samples/s in training, median over epochs"))
     return found
 
 
@@ -192,14 +196,14 @@ def _kernels(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         return []
     detail = ", ".join(names) or "plain PyTorch"
     return [
-        ("Kernels", f"{len(names)}", detail if failed is None else f"{detail}; left out, since they fail: {failed}")
+        ("Kernels", f"{len(names)}", detail if failed is None else f"{detail}; disabled because they failed: {failed}")
     ]
 
 
 def _curves(config: TrainConfig, shown: Shown) -> Section:
     records = shown.records
     if not records:
-        return Section("curves", "Curves", paragraph("No epoch was finished.", class_="note"))
+        return Section("curves", "Curves", paragraph("No epoch has finished.", class_="note"))
 
     def points(name: str) -> list[tuple[float, float]]:
         return [(record["epoch"], record[name]) for record in records if record.get(name) is not None]
@@ -217,13 +221,13 @@ def _curves(config: TrainConfig, shown: Shown) -> Section:
             charts.append(chart(spec.title, unit, names, percent=spec.share))
     last = [
         chart("Learning rate", "at the end of the epoch", {"learning rate": "lr"}, zero=True),
-        chart("Speed", "samples a second, in training", {"speed": "images_per_second"}, zero=True),
+        chart("Speed", "samples per second in training", {"speed": "images_per_second"}, zero=True),
     ]
     augment = config.augment
     mixed = augment.mixup > 0 or augment.cutmix > 0
     how = ", on augmented samples: they can be worse than the validation values."
     if mixed:
-        how = ", on samples that are mixed: they cannot be held against the validation values."
+        how = ", on mixed samples: they cannot be compared with the validation values."
     elif augment == AugmentConfig(crop="none", flip=0.0):  # no random augmentation
         how = "."
     about = f"Training values are means over an epoch, while the weights change{how}"
@@ -246,11 +250,13 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
     if bad is None and run.bad_file.exists():
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
-        detail = "None: every sample could be read." if bad is not None else "The run does not tell."
+        detail = (
+            "None: every sample could be read." if bad is not None else "The run does not record unreadable samples."
+        )
         return Section("left-out", UNREAD, paragraph(detail))
     rows = [[shorten(str(name), 200), shorten(str(reason), 400)] for name, reason in list(bad.items())[:LISTED]]
     caption = f"{len(bad):,} sample{'s' if len(bad) > 1 else ''} that could not be read"
-    caption += f"; the first {LISTED}, all are in bad_samples.json" if len(bad) > LISTED else ""
+    caption += f"; the first {LISTED} are shown, all are in bad_samples.json" if len(bad) > LISTED else ""
     return Section("left-out", UNREAD, table(["Sample", "Why"], rows, caption=caption))
 
 
@@ -279,14 +285,15 @@ def _settings(run: Run, config: TrainConfig, reads: str) -> Section:
     text = run.settings.read_text(encoding="utf-8")
     whole = text if len(text) <= SETTINGS else text[:SETTINGS] + "\n…"
     parts = [
-        table(heads, rows, caption=f"What differs from the {name}")
+        table(heads, rows, caption=f"Differences from the {name}")
         if rows
-        else paragraph(f"All settings are those of the {name}."),
+        else paragraph(f"All settings equal those of the {name}."),
         fold("All settings (config.yaml)", tag("pre", tag("code", whole))),
-        tag("h3", "To repeat it"),
+        tag("h3", "Repeat this run"),
         tag("pre", typed(again)),
         paragraph(
-            f"From the folder it was started in; the seed ({config.seed}) is in the settings. To build the model: ",
+            f"Run it from the folder it was started in; the seed ({config.seed}) is in the settings. To build the "
+            "model: ",
             tag("code", f"saccade.load_model({str(run.path)!r})"),
             ".",
             class_="note",

@@ -54,7 +54,10 @@ def resolve(
     assert std is not None
     channels = (3 if array is None else array[1]) if weights is None else weights.in_chans
     if not len(mean) == len(std) == channels:
-        raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
+        raise ConfigError(
+            f"data.mean and data.std have {len(mean)} and {len(std)} numbers, but the images have {channels} "
+            "channels; give one number per channel"
+        )
     refuse_unread(given, Situation(asked, resolved, choice, data, device))
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are not cropped
@@ -63,7 +66,9 @@ def resolve(
     spec.notes += [*left, *variant_notes(config), *_overridden(config, weights), *family_notes(config, decided)]
     spec.notes += notes_on(config, resolved, side=facts.data.side, samples=facts.data.samples)
     if channels == 1 and (array is None or array[1] != 1):
-        spec.notes.append(f"{config.model.checkpoint} was trained on grey images: images are made grey for it")
+        spec.notes.append(
+            f"{config.model.checkpoint} was trained on grayscale images: images are converted to grayscale for it"
+        )
     if record is not None:
         record += decided
     return resolved, spec

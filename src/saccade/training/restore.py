@@ -26,7 +26,9 @@ class RestorableStep(Step):
     def restore(self, state: State) -> None:
         """Restore a saved state; an empty one is the start of training."""
         if len(set(self.world.gather(state.record.get("step")))) > 1:
-            raise StateError(f"the processes found different states in {self.run.states}; they need one common disk")
+            raise StateError(
+                f"the processes found different states in {self.run.states}; all processes need one shared disk"
+            )
         if self.world.is_main:
             set_aside(state.passed)
         if not state.record:
@@ -61,19 +63,19 @@ class RestorableStep(Step):
         changes = differences(saved, self.parts.identity)
         if changes:
             raise StateError(
-                f"the samples are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
-                "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
-                f"this one's weights: --checkpoint {self.run.path}"
+                f"the samples have changed since {self.run.path} was started: {'; '.join(changes)}. Restore them "
+                "(--set data.path=... if they have moved), or start a new run; it can start from this run's weights: "
+                f"--checkpoint {self.run.path}"
             )
         if changes := other_differences(saved, self.parts.identity):
             raise StateError(
-                f"what {self.run.path} was begun with is another now: {'; '.join(changes)}. Put it back as it was, or "
-                f"begin another run; it can start from this one's weights: --checkpoint {self.run.path}"
+                f"the starting point of {self.run.path} has changed: {'; '.join(changes)}. Restore it, or start a "
+                f"new run; it can start from this run's weights: --checkpoint {self.run.path}"
             )
 
     def _refuse_to_lose(self) -> None:
         if self.run.metrics() or self.run.finished():
             raise StateError(
-                f"{self.run.states} holds no state though {self.run.path} has trained; it cannot be resumed. Begin "
-                "another run, or replace this one with --overwrite"
+                f"{self.run.states} holds no saved state although {self.run.path} has trained, so it cannot be "
+                "resumed. Start a new run, or replace this one with --overwrite"
             )

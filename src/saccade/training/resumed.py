@@ -49,8 +49,8 @@ def resumed_config(
     refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]
     if refused:
         raise ConfigError(
-            f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
-            f"another run for other settings; --checkpoint {run.path} starts it from this one's weights"
+            f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Start a new "
+            f"run for other settings; --checkpoint {run.path} starts it from this run's weights"
         )
     if record is not None:
         record += read_decisions(run.path)

@@ -53,7 +53,10 @@ def assemble(
     model: Any = build_model(config.model, spec, seed=config.seed)
     if config.engine.grad_checkpointing:
         if not hasattr(model, "set_grad_checkpointing"):
-            raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
+            raise ConfigError(
+                f"engine.grad_checkpointing was given, but {config.model.name} does not support gradient "
+                "checkpointing; remove it"
+            )
         model.set_grad_checkpointing(True)
     task = build_task(
         model,
@@ -181,7 +184,7 @@ def limit_samples(train: Source | Stream, limit: int | None) -> Source | Stream:
     if limit is None:
         return train
     if isinstance(train, Stream):
-        raise ConfigError("data.train_limit was given; a stream cannot be cut by class")
+        raise ConfigError("data.train_limit was given, but a stream cannot be reduced by class; remove it")
     strata = train.targets.strata()
     rank = np.empty(len(train), dtype=np.int64)  # rank within the stratum
     for stratum in np.unique(strata):

@@ -66,8 +66,8 @@ class Step:
         size = size if order is None else min(size, order.length)
         if size < 2 * self.world.size and self.world.size > 1:
             raise ConfigError(
-                f"a batch of {size} samples was asked for in {self.world.size} processes; each takes whole pairs, so "
-                f"give optim.batch_size = {2 * self.world.size} or more, or fewer processes"
+                f"a batch size of {size} was given for {self.world.size} processes; each process takes whole pairs "
+                f"of samples, so give optim.batch_size = {2 * self.world.size} or more, or use fewer processes"
             )
         return size
 

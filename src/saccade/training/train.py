@@ -216,8 +216,8 @@ def _fit(loop: Loop) -> dict[str, Any]:
         raise TrainingError(
             f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Resume with gradient "
             f"accumulation: saccade train --resume {loop.run.path} --set "
-            f"optim.accumulate={2 * loop.config.optim.accumulate}; or start again with a smaller batch size or model, "
-            "or with engine.grad_checkpointing=true"
+            f"optim.accumulate={2 * loop.config.optim.accumulate}; or start again with a smaller batch size or "
+            "model, or with engine.grad_checkpointing=true"
         ) from error
     except (RuntimeError, ConnectionError, EOFError) as error:
         # A dead worker raises an error anywhere in the main thread, or at the next read.
@@ -274,8 +274,8 @@ def _refuse_without_weights(config: TrainConfig) -> None:
     """Refuse fine-tuning without trained weights."""
     if config.requires_checkpoint and not config.model.checkpoint and not config.model.pretrained:
         raise ConfigError(
-            f"the recipe {config.recipe} fine-tunes pretrained weights and none were given; give a run, a safetensors "
-            "file or a published checkpoint with --checkpoint FILE, or use timm's with --pretrained"
+            f"the recipe {config.recipe} fine-tunes pretrained weights, but none were given; give a run, a "
+            "safetensors file or a published checkpoint with --checkpoint FILE, or use timm's with --pretrained"
         )
 
 

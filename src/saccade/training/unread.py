@@ -20,8 +20,8 @@ from ..settings.strength import strength_settings
 from ..tasks.opening import TaskChoice
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
-RESIZED = "augment.crop=resized; segment and detect have an option scale of their own"
-OPERATIONS = "with augment.rand_ops above 0, which short runs of some recipes do without (augment.full_epochs)"
+RESIZED = "augment.crop=resized; segment and detect have their own option scale"
+OPERATIONS = "with augment.rand_ops above 0; short runs of some recipes turn it off (augment.full_epochs)"
 
 
 @dataclass(frozen=True)
@@ -174,25 +174,29 @@ ALWAYS = """
 """
 # Other settings: names, condition in words, condition.
 WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
-    ("data.val", "by tasks whose lists do not split by themselves", lambda s: s.choice.kind.reader.reads != "question"),
+    (
+        "data.val",
+        "by tasks whose lists do not define their own split",
+        lambda s: s.choice.kind.reader.reads != "question",
+    ),
     ("data.val_share", "where samples are held out of the training samples", lambda s: s.data.cut),
     ("data.split_seed", "where samples are held out of the training samples", lambda s: s.data.cut or s.folds),
     ("data.fold", "with data.folds", lambda s: s.folds),
-    ("data.mean data.std", "by tasks on images", lambda s: s.images),
+    ("data.mean data.std", "by image tasks", lambda s: s.images),
     ("data.img_size data.bad_limit", "by tasks that read images", lambda s: not s.texts),
     ("data.workers", "where images are read from files", lambda s: s.files or s.asked.data.workers == 0),
-    ("data.resident", "by tasks that read images, but of streams", lambda s: not s.texts and not s.stream),
-    ("data.buffer", "of streams of shards", lambda s: s.stream),
-    ("model.pretrained", "where model.checkpoint names no other weights", lambda s: s.config.model.checkpoint is None),
-    ("model.checkpoint", "by models of timm's and ours", lambda s: not s.own_model),
+    ("data.resident", "by tasks that read images, except from streams", lambda s: not s.texts and not s.stream),
+    ("data.buffer", "with streams of shards", lambda s: s.stream),
+    ("model.pretrained", "where model.checkpoint is not given", lambda s: s.config.model.checkpoint is None),
+    ("model.checkpoint", "by models of timm and saccade", lambda s: not s.own_model),
     ("model.freeze", "without model.probe", lambda s: not s.config.model.probe),
     ("model.keep_statistics", f"where {TRAINED}", lambda s: s.starts or (s.own_model and s.config.model.pretrained)),
     (
         "augment.crop augment.flip augment.rand_ops augment.jitter augment.erase",
-        "by tasks on images",
+        "by image tasks",
         lambda s: s.images,
     ),
-    ("augment.mixup augment.cutmix", "by tasks on images", lambda s: s.images),
+    ("augment.mixup augment.cutmix", "by image tasks", lambda s: s.images),
     ("augment.pad", "with augment.crop=pad", lambda s: s.images and s.augment.crop == "pad"),
     ("augment.scale", f"with {RESIZED}", lambda s: s.images and s.augment.crop == "resized"),
     ("augment.ratio", f"with {RESIZED}", lambda s: s.images and (s.crops or s.augment.crop == "resized")),
@@ -201,21 +205,21 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("augment.erase_kind", "with augment.erase above 0", lambda s: s.images and s.augment.erase > 0),
     ("augment.mix_prob", "with augment.mixup or augment.cutmix", lambda s: s.images and s.mixes > 0),
     ("augment.switch_prob", "with both augment.mixup and augment.cutmix", lambda s: s.images and s.mixes == 2),
-    ("augment.repeats", "by tasks on images, but of streams", lambda s: s.images and not s.stream),
+    ("augment.repeats", "by image tasks, except on streams", lambda s: s.images and not s.stream),
     ("augment.off_epochs", "with RandAugment, erasing or mixing", lambda s: s.images and s.strong),
     ("augment.full_epochs", "with RandAugment, erasing, mixing or jitter", lambda s: s.images and s.weakens),
     ("optim.least_steps", "where the number of training samples is known", lambda s: s.counted),
     ("optim.momentum", "by optimizers with a momentum, such as sgd", lambda s: s.takes("momentum")),
     ("optim.betas", "by optimizers with betas, such as adamw", lambda s: s.takes("betas")),
     ("optim.eps", "by optimizers with an eps, such as adamw", lambda s: s.takes("eps")),
-    ("optim.new_scale schedule.head_epochs", f"where {TRAINED}, none of Hugging Face's", lambda s: s.starts),
+    ("optim.new_scale schedule.head_epochs", f"where {TRAINED}, except Hugging Face's", lambda s: s.starts),
     ("schedule.epochs", "without schedule.steps", lambda s: s.asked.schedule.steps is None),
     ("schedule.warmup", "without schedule.warmup_steps", lambda s: s.config.schedule.warmup_steps is None),
     ("schedule.warmup_lr", "with a warm-up", lambda s: s.warms_up),
     ("schedule.power", "with schedule.curve=poly", lambda s: s.config.schedule.curve == "poly"),
     ("schedule.falls", "with schedule.curve=steps", lambda s: s.config.schedule.curve == "steps"),
-    ("loss.smoothing", "by tasks with classes of whole samples", lambda s: not s.crops),
-    ("loss.class_weights", "by tasks with losses of ours, but detect", lambda s: not s.own_loss),
+    ("loss.smoothing", "by tasks that classify whole samples", lambda s: not s.crops),
+    ("loss.class_weights", "by tasks with a loss of saccade, except detect", lambda s: not s.own_loss),
     ("engine.graphs engine.channels_last", "on a GPU", lambda s: s.gpu),
     ("engine.parallel", "under torchrun", lambda s: s.launched),
 )
@@ -228,7 +232,7 @@ READ: dict[str, Rule] = {
 def require_rules(names: Iterable[str]) -> None:
     """Raise if `READ` has no rule for some settings."""
     if missing := set(names) ^ READ.keys():
-        raise TypeError(f"READ has to say when each setting is read; it does not fit {', '.join(sorted(missing))}")
+        raise TypeError(f"READ must say when each setting is read; it does not match {', '.join(sorted(missing))}")
 
 
 require_rules(flatten(TrainConfig()))
@@ -236,9 +240,9 @@ require_rules(flatten(TrainConfig()))
 
 def refuse_unread(given: Iterable[str], situation: Situation) -> None:
     """Refuse settings given by the user, by dotted name, that the run does not use."""
-    found = unread(given, situation)
-    if found:
-        raise ConfigError("; ".join(found.values()))
+    messages = unread(given, situation)
+    if messages:
+        raise ConfigError("; ".join(messages.values()))
 
 
 def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
@@ -247,20 +251,20 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
     None, False, 0 and "auto" are ignored, and so are values equal to the recipe's or the defaults.
     """
     asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for name in given:
         name = _leaf(name)
         value = asked[name]
         if value is None or value == "auto":
             continue
         same = value in (defaults[name], recipe[name], 0)
-        adapted, says = situation.adapted[name], f"{name} = {value!r} was given, but"
+        adapted, prefix = situation.adapted[name], f"{name} = {value!r} was given, but"
         if adapted != value:
-            who = f"the task {situation.choice} with the model {situation.config.model.name}"
-            found[name] = f"{says} {who} uses {adapted!r} instead; leave it out"
+            source = f"the task {situation.choice} with the model {situation.config.model.name}"
+            messages[name] = f"{prefix} {source} uses {adapted!r} instead; leave it out"
         elif not same and not READ[name].when(situation):
-            found[name] = f"{says} has no effect in this run: it is only used {READ[name].needs}; leave it out"
-    return found
+            messages[name] = f"{prefix} has no effect in this run: it is only used {READ[name].needs}; leave it out"
+    return messages
 
 
 def _leaf(name: str) -> str:

@@ -75,7 +75,7 @@ def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: fl
             if host in LOCAL and name not in LOCAL:  # DNS rebinding: a foreign host name that resolves to this machine
                 self._send(HTTPStatus.MISDIRECTED_REQUEST, f"This server is not called {name}.\n", kind="text/plain")
             elif self.path != "/":
-                self._send(HTTPStatus.NOT_FOUND, "There is one page here: /\n", kind="text/plain")
+                self._send(HTTPStatus.NOT_FOUND, "The only page here is /\n", kind="text/plain")
             else:
                 page, ended = watched.page()
                 self._send(HTTPStatus.OK, page, again=None if ended else every)
@@ -97,7 +97,7 @@ def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: fl
     try:
         return ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
-        raise OSError(f"{host}:{port} cannot be listened on ({error.strerror}); give another --port") from None
+        raise OSError(f"cannot listen on {host}:{port} ({error.strerror}); give another --port") from None
 
 
 class Watched:
@@ -134,7 +134,7 @@ def state_of(run: Run, config: TrainConfig, records: Sequence[Mapping[str, Any]]
     silence = time.time() - run.metrics_file.stat().st_mtime
     if silence > max(QUIET, SILENT * epoch):
         return (
-            f"Epoch {done} of {total}; nothing was written for {say_duration(silence)}: it may have been "
+            f"Epoch {done} of {total}; nothing has been written for {say_duration(silence)}: it may have been "
             f"stopped. Resume with saccade train --resume {run.path}"
         )
     return f"Epoch {done} of {total}; about {say_duration(epoch * (total - done))} left."

@@ -31,12 +31,12 @@ def render_report(
     """Render the page."""
     metric, data = subject.ground.metric, subject.ground.data
     sections: dict[tuple[str, str], list[Block]] = {
-        ("settings", "What was found"): [_found(found, axes, best)],
+        ("settings", "Best settings"): [_found(found, axes, best)],
         ("curves", "Score against each setting"): _against(axes, attempts, metric),
-        ("learning", "How the best ones learned"): [_learning(attempts, metric)],
+        ("learning", "Learning curves of the best trials"): [_learning(attempts, metric)],
         ("trials", "Every trial"): [_trials(axes, attempts, metric)],
     }
-    own = "" if found.own_score is None else f" The settings it began from: {metric.show(found.own_score)}."
+    own = "" if found.own_score is None else f" With the initial settings: {metric.show(found.own_score)}."
     lead = [
         Text(
             f"{metric.title} {metric.show(found.score)} after {count_of(best.epochs, 'epoch')} on samples "
@@ -46,19 +46,19 @@ def render_report(
         *(Text(f"{text}.", "note") for text in edges(axes, best, found.edges)),
         Text(
             f"{count_of(found.trials, 'trial')} by successive halving in {say_duration(found.seconds)}: "
-            f"{describe_rungs(rungs)}. The validation samples were "
-            "not looked at. Each trial is one training with one seed: neighbours that differ by little are not told "
-            "apart, and the best score of many flatters itself; a run by the recipe tells what it is worth."
+            f"{describe_rungs(rungs)}. The validation samples were not used. Each trial is one training with one "
+            "seed: small differences between neighbours are not significant, and the best score of many trials is "
+            "optimistic; a run with the recipe shows the true performance."
         ),
     ]
     begun = " ".join(shlex.quote(word) for word in ("saccade", "train", subject.config.data.path) if word)
     commands = {
-        f"{begun} --recipe {shlex.quote(str(found.recipe))}": "a run by these settings, which tells what they are worth"
+        f"{begun} --recipe {shlex.quote(str(found.recipe))}": "train with these settings to see their true performance"
     }
     return render_page(
         f"{subject.name} on {data.name}",
         [*(Section(key, name, to_html(blocks)) for (key, name), blocks in sections.items()), next_section(commands)],
-        kind="Settings that fit",
+        kind="Tuned settings",
         lead=to_html(lead),
         foot=f"Written by saccade from the files in {found.path}.",
     )
@@ -68,7 +68,7 @@ def edges(axes: Sequence[Axis], best: Attempt, found: Mapping[str, str]) -> list
     """Return a sentence for each setting whose best value is at the edge of its range."""
     return [
         f"The best {axis.words} is the {found[axis.name]} that was tried ({format_value(best.values[axis.name])}); a "
-        "better one may lie beyond: go on from the recipe that was found"
+        "better value may lie beyond it: continue from the recipe that was found"
         for axis in axes
         if axis.name in found
     ]
@@ -86,7 +86,7 @@ def _found(found: Tuned, axes: Sequence[Axis], best: Attempt) -> Table:
         for axis in axes
     )
     columns = ("Setting", "Found", "Before", "Tried", "At the edge")
-    return Table("What was sought", columns, rows).without_empty()
+    return Table("Search space", columns, rows).without_empty()
 
 
 def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpec) -> list[Block]:
@@ -101,7 +101,7 @@ def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSp
                 if points:
                     lines[count_of(ended[0].epochs, "epoch")] = points
             charts.append(axis_chart(axis, lines, metric))
-    about = "A dot is the best of the trials that had that value, whatever their other settings; lines are the rounds."
+    about = "Each dot is the best of the trials with that value, whatever their other settings; lines are the rounds."
     return [Text(about), grid(*charts)] if charts else []
 
 
@@ -144,7 +144,7 @@ def _learning(attempts: Sequence[Attempt], metric: MetricSpec) -> Html:
         ]
         for one in furthest
     }
-    title = f"{metric.title} of the trials that went furthest"
+    title = f"{metric.title} of the trials in the last round"
     return line_chart(lines, title=title, x_label="epoch", y_label=metric.words, percent=metric.share)
 
 
@@ -161,7 +161,7 @@ def _trials(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpe
     )
     columns = ("Trial", "Epochs", *(axis.words for axis in axes), metric.words, "Took")
     numeric = tuple(range(1, len(columns)))
-    return Table("In the order they were run", columns, rows, numeric)
+    return Table("In the order of their runs", columns, rows, numeric)
 
 
 def _values(attempt: Attempt) -> str:

@@ -89,7 +89,7 @@ def recipe_text(
     values |= {name: value for name, value in asdict(tuned).items() if name not in LEFT_OUT}
     values["model"]["options"] = resolved.model.options
     values = {name: value for name, value in values.items() if value not in (None, False)}
-    own = "" if found.own_score is None else f", the settings it began from {metric.show(found.own_score)}"
+    own = "" if found.own_score is None else f", with the initial settings {metric.show(found.own_score)}"
     head = [
         f"Settings for {resolved.model.name}, found by `saccade tune` from the recipe {config.recipe}.",
         "",

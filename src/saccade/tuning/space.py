@@ -77,18 +77,23 @@ def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[st
         fixed: settings given by the user, which are not searched.
     """
     if not isinstance(grid, Mapping) or not grid:
-        raise ConfigError(f"{source}: grid = {grid!r} was given; it takes lists, as in grid: {{lr: [1e-4, 1e-3]}}")
+        raise ConfigError(
+            f"{source}: grid = {grid!r} was given; it must be a mapping of names to lists, e.g. grid: {{lr: [1e-4, "
+            "1e-3]}"
+        )
     axes, known = [], flatten(config)
     for given, values in _flat(grid).items():
         name = SHORT_FLAGS.get(given, given)
         if not isinstance(values, list) or not values:
-            raise ConfigError(f"{source}: grid.{given} = {values!r} was given; it takes a list of values to try")
+            raise ConfigError(f"{source}: grid.{given} = {values!r} was given; it must be a list of values to try")
         read = tuple(_read(value) for value in values)
         if name != STRENGTH:
             for value in read:
                 overlay(config, {name: value}, source=f"{source}, grid")
         elif not all(isinstance(v, int | float) and v >= 0 for v in read):
-            raise ConfigError(f"{source}: grid.augment = {values!r} was given; strengths are 0 or more, 1 the recipe's")
+            raise ConfigError(
+                f"{source}: grid.augment = {values!r} was given; strengths must be 0 or more; 1 is the recipe's"
+            )
         ordered = sorted(read) if all(isinstance(v, int | float) for v in read) else read
         if name not in fixed:
             each = tuple({repr(value): value for value in ordered}.values())

@@ -44,7 +44,7 @@ class Store:
         if found and not same:
             if not overwrite:
                 raise RunError(
-                    f"{self.path} holds another search: {_difference(found['request'], request)}. Name another "
+                    f"{self.path} holds a different search: {_difference(found['request'], request)}. Name another "
                     "directory with --out, or replace it with --overwrite"
                 )
             for file in (self.record_file, self.trials_file, self.recipe, self.report, self.result):
@@ -143,4 +143,4 @@ def key_of(config: TrainConfig) -> str:
 
 def _difference(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     names = [name for name in {**there, **asked} if name != "budget" and there.get(name) != asked.get(name)]
-    return "; ".join(f"{name} = {there.get(name)!r} there, {asked.get(name)!r} asked" for name in names)
+    return "; ".join(f"{name} = {there.get(name)!r} there, but {asked.get(name)!r} was given" for name in names)

@@ -163,12 +163,12 @@ class _Search:
 
     def _refuse_others(self, tried_on: Mapping[str, str]) -> None:
         """Refuse to resume trials with other samples or weights; earlier versions did not record these."""
-        before = self.store.tried_on
-        other = [what for what, was in before.items() if tried_on.get(what) != was]
+        recorded = self.store.tried_on
+        other = [what for what, was in recorded.items() if tried_on.get(what) != was]
         if other and self.store.trials:
             raise RunError(
-                f"{' and '.join(other)} are others than when the search in {self.store.path} was begun; its trials say "
-                "nothing of these. Name another folder by --out, or put them back"
+                f"{' and '.join(other)} changed since the search in {self.store.path} was started, so its trials are "
+                "not valid any more. Name another folder with --out, or restore the previous samples and weights"
             )
 
     def _subject(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[Subject, tuple[Axis, ...]]:
@@ -177,8 +177,8 @@ class _Search:
         axes = find_axes(self.config, resolved, given)
         if not axes:
             raise ConfigError(
-                "nothing is left to search: learning rate, weight decay and augmentation were given, or the recipe has "
-                "none; leave one of them out, or give a recipe with a grid (docs/tuning.md)"
+                "nothing is left to search: learning rate, weight decay and augmentation were given, or the recipe "
+                "does not use them; leave one of them open, or give a recipe with a grid (docs/tuning.md)"
             )
         return Subject(resolved.model.name, resolved, ground), axes
 
@@ -249,7 +249,7 @@ class _Search:
     def _say_found(self, tuned: Tuned, axes: Sequence[Axis], best: Attempt, subject: Subject) -> None:
         metric = subject.ground.metric
         values = ", ".join(f"{axis.words} {format_value(best.values[axis.name])}" for axis in axes)
-        own = "" if tuned.own_score is None else f", the recipe's own settings {metric.show(tuned.own_score)}"
+        own = "" if tuned.own_score is None else f", with the recipe's own settings {metric.show(tuned.own_score)}"
         lines = [
             f"best of {count_of(tuned.trials, 'trial')}: {values}; {metric.words} {metric.show(tuned.score)} after "
             f"{count_of(best.epochs, 'epoch')}{own}"
@@ -273,8 +273,8 @@ def _tried_on(config: TrainConfig, choice: TaskChoice, data: Data) -> dict[str, 
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:
     """Return advice on a best value at the edge of its range."""
     return (
-        f"the best {axis.words}, {format_value(value)}, is the {tuned.edges[axis.name]} tried; a better one may lie "
-        f"beyond: continue with saccade tune ... --recipe {tuned.recipe}"
+        f"the best {axis.words}, {format_value(value)}, is the {tuned.edges[axis.name]} that was tried; a better "
+        f"value may lie beyond it: continue with saccade tune ... --recipe {tuned.recipe}"
     )
 
 

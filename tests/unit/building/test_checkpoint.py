@@ -197,9 +197,9 @@ def test_plugins_start_as_identity_or_say_so(tmp_path):
     _, spec = build("test_vit", file, size=160, plugins=["broadcast"])
     assert any(re.search(r"broadcast changes the features .*broadcast:scale=true starts as id", n) for n in spec.notes)
     _, spec = build("test_vit", file, size=160, plugins=["broadcast:scale=true"])
-    assert any("broadcast:scale=true starts as identity" in note for note in spec.notes)
+    assert any("broadcast:scale=true starts as the identity" in note for note in spec.notes)
     _, spec = build("test_vit", file, size=160, plugins=["second_order"])
-    assert any("replaces the trained classifier by a new one; second_order:beside=true" in n for n in spec.notes)
+    assert any("replaces the trained classifier with a new one; second_order:beside=true" in n for n in spec.notes)
 
 
 def test_a_second_order_head_beside_the_trained_classifier_changes_no_logit(tmp_path):

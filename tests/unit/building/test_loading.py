@@ -36,7 +36,7 @@ def test_what_is_not_there_is_told_with_what_is_near_and_what_may_be_given():
 
 
 def test_a_folder_without_weights_says_what_it_is_and_how_to_go_on(tmp_path):
-    with pytest.raises(CheckpointError, match="so it is no run"):
+    with pytest.raises(CheckpointError, match="so it is not a run"):
         find_target(tmp_path)
     (tmp_path / "comparison.json").touch()
     with pytest.raises(CheckpointError, match=rf"give one of its runs, in {tmp_path}/runs"):

@@ -106,7 +106,7 @@ def test_pages_of_labels_speak_of_their_metric(labels):
     told = page.all("main")[0].text
     assert "Mean average precision in validation, by epoch" in told
     assert "One point is one part in a hundred" in told
-    assert "right in" not in told
+    assert "right for" not in told
     assert "broadcast is better than base" in told
     assert page.all("img")
 
@@ -176,4 +176,4 @@ def test_losses_of_a_task_can_be_arms_and_other_tasks_cannot(numbers, tmp_path):
     assert dict(found.arm("far").changes) == {"task": (None, "regress:loss=mse")}
     assert all(check.equal for check in found.arm("far").checks)
     found = plan_comparison(str(data), **options(tmp_path / "b", arms=["base", "other:=task=multilabel"]))
-    assert "a column for each label holds 0 and 1" in str(found.arm("other").failed)
+    assert "label columns hold 0 and 1" in str(found.arm("other").failed)

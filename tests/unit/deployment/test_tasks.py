@@ -228,7 +228,7 @@ def test_labels_by_thresholds_that_are_none_are_refused():
     bundle = replace(BUNDLE, task="multilabel", extra={"thresholds": [0.5, 0.5, 0.5]})
     assert Bundle.from_json(bundle.to_json(), source="here") == bundle
     for limits in ([0.5], "abc", [0.5, 0.5, None]):
-        with pytest.raises(ExportError, match="one a label"):
+        with pytest.raises(ExportError, match="one per label"):
             Bundle.from_json(replace(bundle, extra={"thresholds": limits}).to_json(), source="here")
 
 

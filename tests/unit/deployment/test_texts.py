@@ -84,7 +84,7 @@ def test_lines_tables_standard_input_and_texts_themselves_are_asked_alike(run, t
 def test_a_text_that_is_too_long_is_named_and_the_others_are_answered(run):
     found = list(predict(run, [TEXTS[0], " ".join(PLAIN * 6), TEXTS[1]]))
     assert [one.problem is None for one in found] == [True, False, True]
-    assert "more tokens than the 32" in found[1].problem
+    assert "more tokens than the maximum of 32" in found[1].problem
 
 
 def test_wrong_questions_are_refused(run, pairs, tmp_path):
@@ -151,7 +151,7 @@ def test_server_takes_texts_and_shows_what_words_do(run, pairs):
             ({"text": (None, "a film"), "model": (None, "1")}, "pair has no letters"),
             ({"text": (None, "a film"), "pair": (None, "b")}, "reads one text"),
             ({"text": (None, " ")}, "text has no letters"),
-            ({"text": (None, " ".join(PLAIN * 6))}, "more tokens than the 32"),
+            ({"text": (None, " ".join(PLAIN * 6))}, "more tokens than the maximum of 32"),
             ({"text": (None, "a film"), "model": (None, "2")}, "reads images"),
             ({"file": ("a.png", image(), "image/png")}, "text has no letters"),
             ({"model": (None, "0")}, "a text in a field `text`"),

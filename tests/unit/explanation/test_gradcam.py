@@ -237,7 +237,7 @@ def test_heads_and_tokens_are_not_taken_for_rows_and_columns():
 def test_tokens_that_form_no_grid_give_a_reason_and_no_map_of_something_else():
     model = timm.create_model("crossvit_9_240", num_classes=3).eval()
     view = gradcam_view(model, torch.randn(1, 3, 240, 240), black(1, 240, 240))[0]
-    assert "form no grid" in view.absent
+    assert "do not form a grid" in view.absent
     assert "pass grid=" not in view.absent
 
 

@@ -80,7 +80,7 @@ def test_off_a_device_and_a_mode_decide_and_workarounds_are_on_all_the_same(rows
     )
     asked = apply(build(), "train", "toy,second")
     assert asked.names == ()
-    assert asked.unused == {"toy": "it is made for cuda", "second": "it is made for infer"}
+    assert asked.unused == {"toy": "it only supports cuda", "second": "it only supports infer"}
     assert apply(build(), "infer").names == ("second",)
     assert apply(build(), "infer", "-second").names == ()
     rows(row(FusedBlock, workaround=True), row(CountedLinear, name="second"))
@@ -268,7 +268,7 @@ def test_gradients_of_ddp_and_of_an_accelerated_model_are_those_of_the_plain_one
 
 @pytest.mark.parametrize("name", ["auto", "off", "two words", "-gelu"])
 def test_a_kernel_has_a_name_that_the_switch_can_take(name):
-    with pytest.raises(ValueError, match="give it a name"):
+    with pytest.raises(ValueError, match="use only letters"):
         row(FusedBlock, name=name)
 
 

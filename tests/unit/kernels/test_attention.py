@@ -52,7 +52,7 @@ def test_masks_gates_and_dropped_weights_are_left_to_timm(monkeypatch):
     assert torch.equal(attention(x, attn_mask=mask), expected)
     attention.attn_drop.p = 0.5  # turned on later
     attention(x)
-    assert FusedAttention.refuses(made(attn_drop=0.5)) == "it drops weights of attention"
+    assert FusedAttention.refuses(made(attn_drop=0.5)) == "it uses attention dropout"
     assert FusedAttention.refuses(made()) is None
 
 

@@ -24,7 +24,7 @@ def test_every_kernel_is_listed_with_why_it_is_not_used(rows, capsys, monkeypatc
     found = listed(capsys, "--device", "cpu")
     assert {name: (one["used"], one["reason"]) for name, one in found.items()} == {
         "toy": (True, None),
-        "second": (False, "it is made for cuda"),
+        "second": (False, "it only supports cuda"),
         "third": (True, None),
     }
     assert (found["toy"]["gain"], found["toy"]["record"], found["second"]["modes"]) == ("1.2x", "h200.md", ["infer"])
@@ -63,7 +63,7 @@ def test_off_is_a_word_also_where_yaml_reads_it_as_no():
     config = overlay(TrainConfig(), parse_settings(["engine.kernels=off"]))
     assert config.engine.kernels == "off"
     assert overlay(TrainConfig(), read_yaml(to_yaml(config), source="it")).engine.kernels == "off"
-    with pytest.raises(ConfigError, match=r"engine\.kernels = 3 \(int\) was given; it takes a text"):
+    with pytest.raises(ConfigError, match=r"engine\.kernels = 3 \(int\) was given; it takes a string"):
         overlay(TrainConfig(), parse_settings(["engine.kernels=3"]))
 
 

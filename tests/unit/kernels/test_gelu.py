@@ -57,7 +57,7 @@ def test_it_takes_compiled_half_precision_on_a_gpu_and_exact_gelu_alone(monkeypa
     assert act.takes(x)
     assert not act.takes(x.float())
     assert FusedGelu.refuses(nn.GELU()) is None
-    assert FusedGelu.refuses(nn.GELU("tanh")) == "it is another approximation of GELU"
+    assert FusedGelu.refuses(nn.GELU("tanh")) == "it uses a different approximation of GELU"
 
 
 def test_inference_has_a_kernel_and_training_operators(monkeypatch):

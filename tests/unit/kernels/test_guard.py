@@ -64,7 +64,7 @@ def test_a_failing_kernel_is_left_out_with_one_warning_and_the_call_is_made_agai
     want = plain(X)
     guard = Guard(model, "train", renew=lambda: renewed.append(True))
     assert guard.names == ("toy",)
-    with pytest.warns(UserWarning, match="toy are left out.*--kernels off") as told:
+    with pytest.warns(UserWarning, match="toy are disabled.*--kernels off") as told:
         got = guard.run(lambda: model(X), changes=model.buffers)
     assert len(told) == 1
     first = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
@@ -114,7 +114,7 @@ def test_workarounds_stay_where_kernels_are_left_out(rows, monkeypatch):
     monkeypatch.setattr(BrokenLinear, "after", 0)
     model = build()
     guard = Guard(model, "train")
-    with pytest.warns(UserWarning, match="toy are left out"):
+    with pytest.warns(UserWarning, match="toy are disabled"):
         guard.run(lambda: model(X))
     assert (guard.names, guard.handle.workarounds) == ((), ("needed",))
     assert type(model[1]) is CountedLinear
@@ -135,7 +135,7 @@ def test_later_calls_of_a_kind_are_not_guarded(broken):
 
 def test_what_was_asked_for_by_name_and_does_nothing_is_told(rows):
     rows(row(CountedLinear, devices=("cuda",)), row(CountedLinear, name="other"))
-    assert Guard(build(), "train", "toy,other").describe() == ("kernels: other; toy does nothing: it is made for cuda")
+    assert Guard(build(), "train", "toy,other").describe() == ("kernels: other; toy is not used: it only supports cuda")
     assert Guard(build(), "train", "off").describe() == "kernels: none"
 
 
@@ -154,7 +154,7 @@ def trained(data, out, **more):
 def test_a_training_goes_on_plain_to_the_same_bits_and_its_record_says_so(data, tmp_path, broken, after):
     off = trained(data, tmp_path / "off", engine__kernels="off")
     broken(RuntimeError("no such instruction"), after=after)
-    with pytest.warns(UserWarning, match="toy are left out.*no such instruction"):
+    with pytest.warns(UserWarning, match="toy are disabled.*no such instruction"):
         found = trained(data, tmp_path / "broken")
     assert_same_end(tmp_path / "broken", tmp_path / "off")
     assert (off["kernels"], found["kernels"]) == ([], [])
@@ -189,7 +189,7 @@ def test_a_predictor_answers_by_kernels_or_without(tmp_path, rows, broken):
     asked = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     want = open_predictor(run, kernels="off").outputs(asked)
     predictor = open_predictor(run)
-    with pytest.warns(UserWarning, match="toy are left out"):
+    with pytest.warns(UserWarning, match="toy are disabled"):
         np.testing.assert_array_equal(predictor.outputs(asked), want)
     rows(row(CountedLinear))
     predictor = open_predictor(run)
@@ -205,7 +205,7 @@ def test_an_optimized_copy_has_kernels_or_does_without_and_the_model_stays_plain
         monkeypatch.setattr(torch, "compile", lambda model: whole(model, backend="eager"))
     model = build().eval()
     want = model(X)
-    with pytest.warns(UserWarning, match="toy are left out"):
+    with pytest.warns(UserWarning, match="toy are disabled"):
         fast = optimize(model, X, compile=compile)
     torch.testing.assert_close(fast(X), want)
     assert not any(isinstance(m, BrokenLinear) for m in fast.modules())

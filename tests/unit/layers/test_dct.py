@@ -205,7 +205,7 @@ def test_one_head_has_no_output_layer():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dim": 12}, "no multiple of the 8 groups"),
+        ({"dim": 12}, "not a multiple of the 8 groups"),
         ({"num_heads": 3}, "does not divide dim=8"),
         ({"block_size": 0}, "must be 1 or more"),
     ],

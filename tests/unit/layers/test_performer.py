@@ -81,7 +81,7 @@ def test_random_features_are_frozen_saved_and_drawn_from_the_default_generator()
 
 
 def test_features_for_which_no_orthogonal_rows_exist_are_refused():
-    with pytest.raises(ValueError, match="9 orthogonal features were asked for in 8 dimensions; take 1 to 8"):
+    with pytest.raises(ValueError, match="9 orthogonal features were requested in 8 dimensions; choose 1 to 8"):
         Performer(12, 8, num_features=9)
 
 

@@ -197,11 +197,11 @@ def test_refuses_unknown_settings(settings: dict[str, Any]) -> None:
 
 
 def test_refuses_settings_that_leave_nothing_to_classify() -> None:
-    with pytest.raises(ValueError, match="leaves it out"):
+    with pytest.raises(ValueError, match="excludes it"):
         SecondOrder(8, 5, pooling=None, class_token=None)
     with pytest.raises(ValueError, match="num_prefix_tokens"):
         SecondOrder(8, 5, num_prefix_tokens=0)
-    with pytest.raises(TypeError, match="takes no such settings"):
+    with pytest.raises(TypeError, match="does not use these options"):
         SecondOrder(8, 5, pooling="gap", alpha=0.3)
-    with pytest.raises(ValueError, match="no two classifiers"):
+    with pytest.raises(ValueError, match="does not have two classifiers"):
         SecondOrder(8, 5, fusion="concat", **SMALL).double().logits_pair(random(2, 10, 8))

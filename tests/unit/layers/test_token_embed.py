@@ -139,7 +139,7 @@ def test_half_precision_is_finite(kind: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", ["densenet", "resnet", "inception", "nonlocal"])
 def test_refuses_other_strides(kind: str) -> None:
-    with pytest.raises(ValueError, match="allowed are 4, 8 and 16"):
+    with pytest.raises(ValueError, match="supports 4, 8 and 16"):
         TOKEN_EMBEDS[kind](stride=32)
 
 

@@ -38,7 +38,7 @@ def test_loss_weights_scale_their_own_terms() -> None:
 
 def test_loss_refuses_labels_of_another_grid() -> None:
     output, targets = golden_case(TokenBox(0, 0, 0, 0))
-    with pytest.raises(ValueError, match="47 token labels, the output has 49"):
+    with pytest.raises(ValueError, match="47 token labels, but the output has 49"):
         token_label_loss(output, targets[:, :, :-2])
 
 

@@ -256,7 +256,7 @@ def test_pattern_repeats_over_a_stage() -> None:
         ({"dims": (16, 24, 32, 50), "num_heads": None}, "multiples of 32"),
         ({"num_slots": 20}, "square grid"),
         ({"global_pool": "token"}, "'avg', 'max' and ''"),
-        ({"global_pool": ""}, "pool 'avg' or 'max' to classify"),
+        ({"global_pool": ""}, "use 'avg' or 'max' to classify"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:

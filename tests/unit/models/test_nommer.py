@@ -266,7 +266,7 @@ def test_options_reach_their_layers():
         ({"global_pool": "max"}, "'token', 'avg'"),
         ({"dct_sizes": (8, 4)}, "dct_sizes=.* has 2 values"),
         ({"num_heads": (3, 2, 2, 2)}, "num_heads=3 does not divide dim=8"),
-        ({"embed_dim": 12}, "no multiple of the 8 groups"),
+        ({"embed_dim": 12}, "not a multiple of the 8 groups"),
         ({"synergistic": True, "candidates": ("cnn", "window")}, "never sees the image"),
     ],
 )

@@ -240,7 +240,7 @@ class Bomb:
 def test_code_in_a_file_is_never_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"model": {"a": torch.zeros(1)}, "extra": Bomb()}, tmp_path / "bomb.pth")
-    with pytest.raises(saccade.CheckpointError, match=r"would run code when read \(.*open"):
+    with pytest.raises(saccade.CheckpointError, match=r"would run code when loaded \(.*open"):
         saccade.load_official(timm.create_model("sot_7"), tmp_path / "bomb.pth")
     assert not (tmp_path / "exploded").exists()
 

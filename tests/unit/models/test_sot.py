@@ -345,8 +345,8 @@ class TestOptions:
         ("options", "message"),
         [
             ({"token_embed": "mlp"}, "allowed are 'densenet'"),
-            ({"token_embed": "resnet", "dense_norm": True}, "belongs to 'densenet'"),
-            ({"patch_size": 32}, "allowed are 4, 8 and 16"),
+            ({"token_embed": "resnet", "dense_norm": True}, "only works with 'densenet'"),
+            ({"patch_size": 32}, "supports 4, 8 and 16"),
             ({"num_heads": 3}, "choose a multiple"),
             ({"fusion": "mean"}, "allowed are 'sum'"),
         ],
@@ -358,7 +358,7 @@ class TestOptions:
     def test_refuses_other_pooling_of_the_classifier(self) -> None:
         with pytest.raises(ValueError, match="SoT pools in its head"):
             small().reset_classifier(5, "avg")
-        with pytest.raises(ValueError, match="no two classifiers"):
+        with pytest.raises(ValueError, match="does not have two classifiers"):
             small(fusion="concat").head.logits_pair(torch.zeros(1, 5, 16))
 
 

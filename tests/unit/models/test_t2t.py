@@ -192,7 +192,7 @@ def test_options_reach_their_layers():
     [
         ({"global_pool": "max"}, "global_pool='max' was given; allowed are 'token', 'avg' and ''"),
         ({"global_pool": ""}, "global_pool='' was given with num_classes=5"),
-        ({"num_heads": 5}, "embed_dim=24 cannot be shared by num_heads=5"),
+        ({"num_heads": 5}, "embed_dim=24 is not divisible by num_heads=5"),
     ],
 )
 def test_bad_values_are_refused(kwargs, message):

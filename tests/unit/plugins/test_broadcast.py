@@ -216,7 +216,7 @@ def test_blocks_that_feed_a_pyramid_are_spared():
 
 
 def test_sparing_needs_to_know_the_pyramid_and_to_leave_something():
-    with pytest.raises(HostError, match=r"cannot be told; build it with features_only=True .* layers="):
+    with pytest.raises(HostError, match=r"feed a pyramid; build it with features_only=True .* layers="):
         attach(vit(), ContextBroadcast(spare_pyramid=True))
     model = vit(num_classes=0, features_only=True, out_indices=(3,))
     with pytest.raises(HostError, match="leaves ContextBroadcast no block"):
@@ -228,7 +228,10 @@ def test_sparing_needs_to_know_the_pyramid_and_to_leave_something():
     ("build", "reason"),
     [
         (lambda: timm.create_model("swin_tiny_patch4_window7_224", **SWIN), "attends within windows.*position='mlp'"),
-        (lambda: MlpMixer(img_size=32, patch_size=8, embed_dim=24, num_blocks=2), "has none; choose position='mlp'"),
+        (
+            lambda: MlpMixer(img_size=32, patch_size=8, embed_dim=24, num_blocks=2),
+            "has no attention; choose position='mlp'",
+        ),
     ],
     ids=["swin", "mixer"],
 )
@@ -243,7 +246,7 @@ def test_attention_without_the_whole_image_is_refused(build, reason, position):
     ("build", "reason"),
     [
         (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 1, 24), 2), "build it with batch_first=True"),
-        (lambda: bert(chunk_size_feed_forward=2), "chunk_size_feed_forward=2 cuts a text"),
+        (lambda: bert(chunk_size_feed_forward=2), "chunk_size_feed_forward=2 splits texts"),
         (lambda: timm.create_model("mobilevit_xxs"), "folds the pixels"),
     ],
     ids=["sequence_first", "chunks", "mobilevit"],
@@ -429,7 +432,7 @@ def test_masks_are_read_in_all_their_forms(form):
 
 def test_masks_that_cannot_be_read_are_refused(ids):
     assert read_mask(None) is None
-    with pytest.raises(TypeError, match=r"of shape \(6,\); a tensor of batch and tokens"):
+    with pytest.raises(TypeError, match=r"of shape \(6,\); it must be a tensor of shape batch, tokens"):
         read_mask(torch.ones(6))
     model = bert()
     attach(model, ContextBroadcast())
@@ -449,7 +452,7 @@ def test_mask_of_other_tokens_is_refused():
     model = Model()
     attach(model, ContextBroadcast())
     assert model(torch.randn(2, 5, 8)).shape == (2, 5, 8)
-    with pytest.raises(ValueError, match=r"speaks of \(2, 6\) tokens and \(2, 5\) pass"):
+    with pytest.raises(ValueError, match=r"is for \(2, 6\) tokens, but the input has \(2, 5\)"):
         model(torch.randn(2, 5, 8), attention_mask=MASK)
 
 
@@ -542,5 +545,5 @@ def test_halves_are_not_guessed_in_a_block_that_is_run_by_itself():
     model = vilt()
     attach(model, ContextBroadcast(tokens="text"))
     block = model.encoder.layer[-1]
-    with pytest.raises(RuntimeError, match="where the text ends is not known"):
+    with pytest.raises(RuntimeError, match="does not know where the text ends"):
         block(torch.randn(2, 9, model.config.hidden_size, dtype=torch.float64))

@@ -157,7 +157,7 @@ def test_timm_methods_speak_of_the_new_head_and_of_the_old_one_again():
         (
             lambda: timm.create_model("resnet18"),
             {"pooling": None},
-            "the class token alone, and resnet18 has none",
+            "only the class token, but resnet18 has none",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_hosts_it_makes_no_sense_in_are_refused_and_left_alone(build, plugin, re
 def test_two_heads_on_one_host_are_refused():
     model = vit()
     attach(model, SecondOrderHead(**HEAD))
-    with pytest.raises(HostError, match="has a second-order head already"):
+    with pytest.raises(HostError, match="already has a second-order head"):
         attach(model, SecondOrderHead(**HEAD))
 
 

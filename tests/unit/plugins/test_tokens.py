@@ -152,7 +152,7 @@ def test_words_are_not_read_from_images():
     transformers = pytest.importorskip("transformers")
     host = find_host(transformers.BertModel(transformers.BertConfig(vocab_size=50, **SMALL)))
     assert host.text
-    with pytest.raises(HostError, match="reads words"):
+    with pytest.raises(HostError, match="reads text"):
         read_tokens(host, torch.randn(1, 3, 8, 8))
 
 
@@ -192,9 +192,9 @@ def test_named_blocks_are_taken_and_wrong_names_explained():
     model = vit()
     assert [b.path for b in find_host(model, blocks=["blocks.3", "blocks.1"]).blocks] == ["blocks.3", "blocks.1"]
     assert len(find_host(model, blocks="blocks").blocks) == 4
-    with pytest.raises(HostError, match=r"'layers', which VisionTransformer lacks; its children are patch_embed"):
+    with pytest.raises(HostError, match=r"'layers', which is not in VisionTransformer; its children are patch_embed"):
         find_host(model, blocks="layers")
-    with pytest.raises(HostError, match=r"'blocks\.0\.attn', in which no MLP was found: its children are qkv"):
+    with pytest.raises(HostError, match=r"'blocks\.0\.attn', but no MLP was found in it: its children are qkv"):
         find_host(model, blocks=["blocks.0.attn"])
     with pytest.raises(HostError, match=r"layout='CHW' was given; allowed are NLC, NHWC, NCHW"):
         find_host(model, layout="CHW")
@@ -216,7 +216,7 @@ def test_grid_is_guessed_by_the_images_shape():
     assert guess_grid(24, (64, 96)) == (4, 6)
     assert guess_grid(24, (96, 64)) == (6, 4)
     assert guess_grid(49, (97, 101)) == (7, 7)
-    with pytest.raises(HostError, match=r"25 word tokens of a 64x160 image .* prefix_tokens="):
+    with pytest.raises(HostError, match=r"25 patch tokens of a 64x160 image .* prefix_tokens="):
         guess_grid(25, (64, 160))
 
 

@@ -94,7 +94,7 @@ def test_every_token_gets_the_same_from_the_uniform_head():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: vit(num_heads=1), "one head; variant A needs another"),
+        (lambda: vit(num_heads=1), "only one head, but variant A must keep another"),
         (lambda: timm.create_model("cait_xxs24_224", **SIZES), "has TalkingHeadAttn"),
         (
             lambda: timm.create_model("beit_base_patch16_224", **SIZES),

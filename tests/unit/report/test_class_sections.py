@@ -100,7 +100,7 @@ def test_confusions_of_many_classes_are_a_table_of_pairs():
 def test_a_perfect_model_confuses_nothing(count):
     given = make(count)
     perfect = Answered(given.places, given.labels, given.labels, given.confidence, given.loss)
-    assert "No image was taken for another" in confusion_section(perfect, names(count)).body
+    assert "No image was misclassified" in confusion_section(perfect, names(count)).body
     assert parse(class_section(perfect, names(count)).body).all("table")
 
 
@@ -135,7 +135,7 @@ def test_calibration_tells_confidence_and_accuracy():
     body = calibration_section(given).body
     assert f"mean confidence is {given.confidence.mean():.1%}" in body
     assert f"right in {given.correct.mean():.1%}" in body
-    rows = parse(body).rows("Answers in bins")
+    rows = parse(body).rows("Predictions in bins")
     assert sum(int(row[2]) for row in rows) == 200
 
 

@@ -52,5 +52,5 @@ def test_element_has_words_and_its_size():
     "pixels", [np.zeros((4, 4)), np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros(4, np.uint8)]
 )
 def test_what_is_no_image_is_refused(pixels):
-    with pytest.raises(ValueError, match="it is uint8 of shape"):
+    with pytest.raises(ValueError, match="it must be uint8 with shape"):
         png_uri(pixels)

@@ -58,7 +58,7 @@ def opened_quietly(target):
 def test_lost_options_come_from_the_settings_beside_the_file(lost, tmp_path):
     want = write_run(tmp_path / "run", {**SOT, **lost})
     (option,) = lost
-    with pytest.warns(UserWarning, match=rf"earlier.*{option}=.* is taken from .*config.yaml.*--resume") as said:
+    with pytest.warns(UserWarning, match=rf"earlier.*{option}=.* was restored from .*config.yaml.*--resume") as said:
         model, spec = load_model(tmp_path / "run")
     assert torch.equal(model(images()), want)
     assert str(said[0].message) in spec.notes
@@ -76,7 +76,7 @@ def test_a_file_that_stands_alone_says_what_may_be_wrong_with_it(tmp_path):
 def test_what_cannot_be_restored_is_told(tmp_path):
     vit = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 8}
     write_run(tmp_path / "run", vit, name="vit_tiny_patch16_224", settings={**vit, "use_naflex": True})
-    with pytest.warns(UserWarning, match="use_naflex=True cannot be restored, and the answers are not those"):
+    with pytest.warns(UserWarning, match="use_naflex=True cannot be restored, so the predictions are not those"):
         load_model(tmp_path / "run")
 
 

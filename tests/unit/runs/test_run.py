@@ -168,7 +168,7 @@ def test_a_run_is_not_written_into_or_around_its_images(out, told, overwrite, tm
     shutil.copyfile(Run.create(tmp_path / "other", TrainConfig()).settings, data / "config.yaml")
     (tmp_path / "set" / "link").symlink_to(data)
     before = everything(tmp_path)
-    with pytest.raises(RunError, match=f"{told} the images' place"):
+    with pytest.raises(RunError, match=f"{told} the dataset, "):
         Run.create(tmp_path / "set" / out, config_for(data), overwrite=overwrite)
     assert everything(tmp_path) == before
 
@@ -266,5 +266,5 @@ def test_a_place_that_may_not_be_written_is_told(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "mkdir", deny)
-    with pytest.raises(OSError, match=r"run could not be written: Permission denied\. .*see that the folder may be"):
+    with pytest.raises(OSError, match=r"run could not be written: Permission denied\. .*make the folder writable"):
         Run.create(tmp_path / "run", TrainConfig())

@@ -92,7 +92,7 @@ def test_damaged_state_is_told_of_and_passed_over(folder, damage):
     assert loaded.record["step"] == 10
     assert torch.equal(loaded.tensors["weights"], tensors(10.0)["weights"])
     (note,) = loaded.notes
-    assert note.startswith("step-000000020 is damaged and was passed over")
+    assert note.startswith("step-000000020 is damaged and was skipped")
     assert re.search(told, note), note
 
 
@@ -119,14 +119,14 @@ def test_damaged_states_do_not_push_good_ones_out(folder):
 def test_all_states_damaged_is_an_error_that_names_them_all(folder):
     for place in list_states(folder):
         truncate(place)
-    with pytest.raises(StateError, match=r"no intact state.*step-000000020.*step-000000010.*Start the run anew"):
+    with pytest.raises(StateError, match=r"no intact state.*step-000000020.*step-000000010.*Start a new run"):
         load_state(folder)
 
 
 def test_no_state_at_all_is_the_start(tmp_path):
     loaded = load_state(tmp_path / "state")
     assert (loaded.tensors, loaded.record) == ({}, {})
-    assert "beginning at its start" in loaded.notes[0]
+    assert "starting from the beginning" in loaded.notes[0]
 
 
 def test_leftovers_of_a_killed_writer_are_ignored_and_swept_up(folder):
@@ -241,7 +241,7 @@ def test_a_state_names_no_file_outside_of_its_folder(folder, tmp_path):
     rewrite(place, change)
     loaded = load_state(folder)
     assert loaded.record["step"] == 10
-    assert "no file of a state" in loaded.notes[0]
+    assert "not a file of a state" in loaded.notes[0]
 
 
 @pytest.mark.parametrize("name", ["state.json", "shard-0-of-1.safetensors"])

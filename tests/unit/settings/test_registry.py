@@ -54,7 +54,7 @@ def test_a_loss_is_a_plug_in_by_lying_with_the_others():
 
 
 def test_what_is_not_there_is_refused_with_the_names_there_are(things):
-    with pytest.raises(ConfigError, match="there is no thing 'third'; there are first, second"):
+    with pytest.raises(ConfigError, match="unknown thing 'third'; choose from first, second"):
         things.find("third")
 
 

@@ -30,7 +30,7 @@ def test_interval_within_the_margin_is_no_difference():
 def test_nothing_is_called_no_difference_without_a_margin():
     verdict = paired_difference(*arms(0.0)).verdict
     assert verdict.kind == "cannot tell"
-    assert "the difference seen" in verdict.text
+    assert "the observed difference" in verdict.text
 
 
 def test_undecided_says_how_many_more_seeds():
@@ -47,7 +47,7 @@ def test_a_difference_that_nobody_would_wait_for_asks_for_a_margin():
     assert verdict.more_seeds is not None
     assert verdict.more_seeds > 100
     assert f"would take {verdict.more_seeds:,} more seeds" in verdict.text
-    assert "tell a margin" in verdict.text
+    assert "give a margin" in verdict.text
 
 
 def test_undecided_for_want_of_images_asks_for_images():
@@ -89,14 +89,14 @@ def test_arms_that_are_right_on_the_very_same_few_samples_are_not_called_equal()
     few, many = (np.tile((np.arange(count) % 8 == 0).astype(float), (3, 1)) for count in (64, 6400))
     verdict = paired_difference(few, few, margin=0.01).verdict
     assert verdict.kind == "cannot tell"
-    assert "the very same 64 samples, which may hide a difference of up to 4.69 points" in verdict.text
+    assert "exactly the same 64 samples, which may hide a difference of up to 4.69 points" in verdict.text
     assert paired_difference(many, many, margin=0.01).verdict.kind == "no difference"
 
 
 def test_a_verdict_over_seeds_alone_says_that_it_is_of_these_very_images():
     a, b = [0.5, 0.51, 0.52], [0.6, 0.612, 0.62]
     assert paired_scores(a, b).verdict.text.endswith(
-        "over seeds on these very samples: of other samples it says nothing"
+        "this holds over seeds on these samples only, not for other samples"
     )
     own = paired_scores(a, b, samples_fixed=False)  # every seed has images of its own
-    assert "these very samples" not in own.verdict.text
+    assert "these samples only" not in own.verdict.text

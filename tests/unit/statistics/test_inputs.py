@@ -28,7 +28,7 @@ def test_what_cannot_be_compared_is_refused_with_advice(bad):
         "one seed": (
             (a[:1], b[:1]),
             ValueError,
-            'at least 2.*nothing can be said about other trainings.*seeds="fixed"',
+            'at least 2.*says nothing about other trainings.*seeds="fixed"',
         ),
         "pictures": ((a, b[:, :-1]), ValueError, "300 samples, b has 299.*same samples"),
         "seeds": ((a, b[:-1]), ValueError, "4 seeds, b has 3.*unpaired_difference"),

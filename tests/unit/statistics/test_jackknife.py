@@ -41,7 +41,7 @@ def test_unmatched_records_are_refused():
     a = np.zeros((3, 10))
     with pytest.raises(ValueError, match="same seeds"):
         statistic_difference(a, a[:2], np.mean)
-    with pytest.raises(ValueError, match="at least 2, about 100"):
+    with pytest.raises(ValueError, match="at least 2, and about 100"):
         statistic_difference(a, a, np.mean, groups=1)
 
 

@@ -47,9 +47,9 @@ def test_equal_classes_give_the_plain_difference():
 
 def test_classes_of_one_image_and_wrong_labels_are_refused():
     a, b, labels = arms(1, np.random.default_rng(5))
-    with pytest.raises(ValueError, match="one class a sample"):
+    with pytest.raises(ValueError, match="one class per sample"):
         macro_difference(a[0], b[0], labels[:-1])
     lonely = labels.copy()
     lonely[0] = 7
-    with pytest.raises(ValueError, match="one sample only of class 7"):
+    with pytest.raises(ValueError, match="only one sample has the class 7"):
         macro_difference(a[0], b[0], lonely)

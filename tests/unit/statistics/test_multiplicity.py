@@ -45,7 +45,7 @@ def test_arms_at_different_levels_are_refused():
     a, b = arms(0.0)
     with pytest.raises(ValueError, match="one level"):
         judge({"x": paired_difference(a, b), "y": paired_difference(a, b, level=0.9)})
-    with pytest.raises(ValueError, match="one arm at least"):
+    with pytest.raises(ValueError, match="at least one arm"):
         judge({})
 
 

@@ -140,7 +140,7 @@ def test_fixed_trainings_take_one_seed_and_say_so():
     d = b[0] - a[0]
     assert result.high - result.mean == pytest.approx(1.96 * d.std(ddof=1) / np.sqrt(1000), rel=0.01)
     assert result.design == "fixed"
-    assert "not of other trainings" in str(result.verdict)
+    assert "not for other trainings" in str(result.verdict)
 
 
 def test_unpaired_arms_may_have_different_numbers_of_seeds():

@@ -68,7 +68,7 @@ def test_plan_improves_with_seeds_images_and_agreement():
         ({"seeds": 1}, "at least 2"),
         ({"accuracy": 80}, "between 0 and 1"),
         ({"disagreement": 0.0}, "disagreement above 0"),
-        ({"seed_sd": -1.0}, "not negative"),
+        ({"seed_sd": -1.0}, "not be negative"),
         ({"power": 0.01}, "power above 1 - level"),
     ],
 )

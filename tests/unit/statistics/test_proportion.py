@@ -12,5 +12,5 @@ def test_wilson_interval_is_that_of_scipy(correct, count):
 
 def test_wilson_of_nothing_is_everything_and_impossible_counts_are_refused():
     assert wilson(0, 0) == (0, 1)
-    with pytest.raises(ValueError, match="5 right answers of 3"):
+    with pytest.raises(ValueError, match="5 right predictions of 3"):
         wilson(5, 3)

@@ -20,7 +20,9 @@ def weighed(seeds, failed=0, base_failed=0, diverged=(), worth=(0.7, 0.6), **mor
 def test_an_arm_that_fails_now_and_then_is_not_called_better_for_its_other_trainings():
     alone, now = weighed(5, failed=1)
     assert (alone.kind, now.kind) == ("helps", "unstable")
-    assert "of the trainings that finished; of this arm 1 of 5 failed (4% to 62%), of the reference 0 of 5" in now.text
+    assert (
+        "over the trainings that finished; of this arm 1 of 5 failed (4% to 62%), of the reference 0 of 5" in now.text
+    )
     assert now.more_seeds is None
 
 

@@ -22,7 +22,7 @@ def test_a_full_disk_speaks_of_states_only_where_there_are_some(tmp_path, monkey
     tensors = {"a": torch.zeros(2)}
     with monkeypatch.context() as patch:
         patch.setattr(state, "save_file", full)
-        with pytest.raises(StateError, match="There is none to resume from: make room") as first:
+        with pytest.raises(StateError, match="There is no earlier state to resume from: make room") as first:
             save_state(tmp_path / "state", 0, tensors, {})
         assert "intact" not in str(first.value)
     save_state(tmp_path / "state", 1, tensors, {})

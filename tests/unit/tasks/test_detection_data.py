@@ -95,7 +95,7 @@ def test_voc_files(tmp_path):
     assert any("2 regions are of crowds or difficult objects" in note for note in data.notes)
     for name in ("ImageSets/Main/train.txt", "ImageSets/Main/val.txt", "Annotations/2.xml"):
         (tmp_path / name).unlink()
-    assert "1 image is not used, without a file in Annotations: '2.png'" in opened(tmp_path).notes
+    assert "1 image is not used (no file in Annotations): '2.png'" in opened(tmp_path).notes
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -117,7 +117,7 @@ def test_yolo_files_with_boxes_and_polygons(tmp_path, swapped):
     assert target["regions"][0] is None
     assert target["regions"][1][0][:2] == [6.4, 6.4]
     (tmp_path / "data.yaml").write_text("names: [dog]\n")
-    with pytest.raises(ValueError, match="objects are of the classes '1', which have no name"):
+    with pytest.raises(ValueError, match="some objects have the classes '1', which have no name"):
         opened(tmp_path)
 
 
@@ -139,7 +139,7 @@ def test_box_without_area_is_left_out_and_told(root):
     change(root, lambda whole: whole["annotations"][0].update(bbox=[5, 5, 0, 7]))
     data = opened(root)
     assert data.train.targets.counts().sum() == 11
-    assert any("1 object with something wrong" in note and "box without area" in note for note in data.notes)
+    assert any("problems with 1 object" in note and "box without area" in note for note in data.notes)
     assert ("box", "images/train/0.png") in kinds(root)[0]
 
 
@@ -153,7 +153,7 @@ def test_box_outside_of_its_image_is_left_out_and_told(root):
     change(root, lambda whole: whole["annotations"][0].update(bbox=[70, 5, 10, 7]))
     data = opened(root)
     assert data.train.targets.counts().sum() == 11
-    assert any("box outside of the image" in note for note in data.notes)
+    assert any("box outside the image" in note for note in data.notes)
 
 
 def test_box_outside_of_an_image_of_unknown_size_is_told_when_it_is_read(root):
@@ -162,7 +162,7 @@ def test_box_outside_of_an_image_of_unknown_size_is_told_when_it_is_read(root):
         del whole["images"][0]["width"]
 
     data = opened(change(root, spoil))
-    with pytest.raises(BadSample, match="boxes lie outside of its 64 x 64 pixels"):
+    with pytest.raises(BadSample, match="boxes are outside its 64 x 64 pixels"):
         encode(data.train)
     assert ("box", "images/train/0.png") in kinds(root)[0]
 
@@ -224,7 +224,7 @@ def test_missing_image_is_told_with_its_objects(root):
 def test_many_missing_images_are_refused(root):
     for number in range(3):
         (root / "images" / "train" / f"{number}.png").unlink()
-    with pytest.raises(ValueError, match="3 of 6 images of the part train cannot be used"):
+    with pytest.raises(ValueError, match="3 of 6 images of the split train cannot be used"):
         opened(root)
 
 
@@ -232,7 +232,7 @@ def test_image_without_objects_is_used_and_told(root):
     change(root, lambda whole: whole.update(annotations=[o for o in whole["annotations"] if o["image_id"] != 2]))
     data = opened(root)
     assert len(data.train) == 6
-    assert "train: 1 image is without objects; they teach where nothing is" in data.notes
+    assert "train: 1 image is without objects; they serve as negative examples" in data.notes
     found, report = kinds(root)
     assert found == [("no objects", "images/train/1.png")]
     assert report.ok
@@ -249,7 +249,7 @@ def test_set_whose_objects_are_all_left_out_says_why(root):
         for one in whole["annotations"]:
             one["bbox"] = [640, 640, 100, 100]
 
-    with pytest.raises(ValueError, match=r"12 objects with something wrong: .*a box outside of the image"):
+    with pytest.raises(ValueError, match=r"problems with 12 objects: .*a box outside the image"):
         opened(change(root, spoil))
 
 
@@ -265,7 +265,7 @@ def test_class_without_objects_is_told(root):
     change(root, lambda whole: whole["categories"].append({"id": 9, "name": "star"}))
     data = opened(root)
     assert data.train.outputs == ("square", "disc", "star")
-    assert "no training object is of 'star'; nothing is learned of it" in data.notes
+    assert "no training object has the class 'star'; the model cannot learn it" in data.notes
 
 
 def test_doubled_box_is_found(root):
@@ -277,7 +277,7 @@ def test_doubled_box_is_found(root):
 
 def test_image_of_another_size_than_its_list_says_is_not_learned_from(root):
     change(root, lambda whole: whole["images"][0].update(width=80))
-    with pytest.raises(BadSample, match="says 80 x 64 pixels and it has 64 x 64"):
+    with pytest.raises(BadSample, match="say 80 x 64 pixels but the image has 64 x 64"):
         encode(opened(root).train)
     found, report = kinds(root)
     assert found == [("size", "images/train/0.png")]
@@ -299,7 +299,7 @@ def test_boxes_are_of_the_image_as_its_exif_note_turns_it(root, listed):
 
     source = opened(change(root, turn)).train
     if listed == (96, 64):
-        with pytest.raises(BadSample, match="turned by its EXIF note"):
+        with pytest.raises(BadSample, match="rotated by its EXIF orientation"):
             encode(source)
         assert ("size", "images/train/0.png") in kinds(root)[0]
         return
@@ -406,7 +406,7 @@ def test_crops_move_all_layers_alike():
 @pytest.mark.parametrize("region", [[[1, 2, 3]], "polygon", 5, [[4, 4, 34, 4, 34, 34], [1, 2]]])
 def test_odd_region_is_told(root, region):
     data = opened(with_region(root, region))
-    assert any("1 object with something wrong" in note for note in data.notes)
+    assert any("problems with 1 object" in note for note in data.notes)
     assert ("box", "images/train/0.png") in kinds(root)[0]
 
 
@@ -460,22 +460,25 @@ def test_polygons_are_filled_as_coco_fills_them():
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (lambda whole: whole.pop("categories"), "has no list called 'categories'"),
-        (lambda whole: whole.update(annotations={}), "has no list called 'annotations'"),
+        (lambda whole: whole.pop("categories"), "has no list 'categories'"),
+        (lambda whole: whole.update(annotations={}), "has no list 'annotations'"),
         (lambda whole: whole["images"].append(3), "entry 7 of images is 3"),
         (lambda whole: whole["images"][0].pop("file_name"), "entry 1 of images"),
         (lambda whole: whole["images"][0].update(file_name=7), "entry 1 of images"),
         (lambda whole: whole["images"][0].update(id=[1]), "entry 1 of images"),
         (lambda whole: whole["images"][1].update(id=1), "two entries of images with the id 1"),
-        (lambda whole: whole["images"][1].update(file_name="images/train/0.png"), "the images 1 and 2 are one file"),
-        (lambda whole: whole["images"][1].update(file_name="images/../images/train/0.png"), "are one file"),
-        (lambda whole: whole["categories"][1].update(name="square"), "two categories of one name"),
+        (
+            lambda whole: whole["images"][1].update(file_name="images/train/0.png"),
+            "the images 1 and 2 are the same file",
+        ),
+        (lambda whole: whole["images"][1].update(file_name="images/../images/train/0.png"), "are the same file"),
+        (lambda whole: whole["categories"][1].update(name="square"), "two categories with the same name"),
         (lambda whole: whole["categories"][1].update(id=1), "two entries of categories with the id 1"),
         (lambda whole: whole["annotations"].append([1]), "annotation 13 is list"),
         (lambda whole: whole["annotations"][0].pop("bbox"), "annotation 1 has the bbox None"),
-        (lambda whole: whole["annotations"][0].update(bbox=[1, 2, 3]), "it is left, top, width, height"),
-        (lambda whole: whole["annotations"][0].update(bbox=["1", 2, 3, 4]), "it is left, top, width, height"),
-        (lambda whole: whole["annotations"][0].update(iscrowd="0"), "iscrowd '0'; it is 0 or 1"),
+        (lambda whole: whole["annotations"][0].update(bbox=[1, 2, 3]), "it must be left, top, width, height"),
+        (lambda whole: whole["annotations"][0].update(bbox=["1", 2, 3, 4]), "it must be left, top, width, height"),
+        (lambda whole: whole["annotations"][0].update(iscrowd="0"), "iscrowd '0'; it must be 0 or 1"),
     ],
 )
 def test_list_that_is_none_of_cocos_is_refused_with_the_place(root, spoil, match):
@@ -486,7 +489,7 @@ def test_list_that_is_none_of_cocos_is_refused_with_the_place(root, spoil, match
 @pytest.mark.parametrize("text", ['[{"bbox": [1, 2, 3, 4]}]', '{"images": [', '{"images": ' + "[" * 100_000])
 def test_file_that_is_no_such_list_is_refused(root, text):
     (root / "train.json").write_text(text)
-    with pytest.raises(ValueError, match=r"train\.json (is no JSON|holds a list)"):
+    with pytest.raises(ValueError, match=r"train\.json (is not JSON|holds a list)"):
         opened(root)
 
 
@@ -517,9 +520,9 @@ def test_list_with_a_byte_order_mark_is_read(root):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("<annotation><object><name>a</name></object></annotation>", "lacks its name or a side"),
-        ("<annotation><object>", "is no XML"),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "defines entities"),
+        ("<annotation><object><name>a</name></object></annotation>", "has no name, or its box lacks a side"),
+        ("<annotation><object>", "is not XML"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "defines XML entities"),
     ],
 )
 def test_voc_file_that_cannot_be_read_is_refused(tmp_path, text, match):
@@ -539,7 +542,7 @@ def test_yolo_line_that_is_none_is_refused(tmp_path, line):
         (tmp_path / kind).mkdir()
     Image.fromarray(make_image(0)[0]).save(tmp_path / "images" / "a.png")
     (tmp_path / "labels" / "a.txt").write_text(f"0 0.5 0.5 0.1 0.1\n{line}\n")
-    with pytest.raises(ValueError, match=r"a\.txt, line 2: .*a line is class, x, y, width, height"):
+    with pytest.raises(ValueError, match=r"a\.txt, line 2: .*a line must be class, x, y, width, height"):
         opened(tmp_path)
 
 
@@ -558,7 +561,7 @@ def test_yolo_file_of_no_image_and_broken_image_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda root: (root / "train.json").rename(root / "a.json"), "call the training one train.json"),
+        (lambda root: (root / "train.json").rename(root / "a.json"), "train.json for training"),
         (lambda root: [file.unlink() for file in root.glob("*.json")], "shows the layouts of COCO, VOC and YOLO"),
         (lambda root: _into(root, root / "deep" / "set"), r"deep/set is: give that"),
     ],
@@ -599,6 +602,6 @@ def test_clean_copy_has_what_is_sound_and_names_the_rest(root, tmp_path):
     found, report = kinds(tmp_path / "clean")
     assert report.ok, report.findings
     left = (tmp_path / "clean" / "left_out.csv").read_text()
-    assert all(word in left for word in ("5.png", "box without area", "its box is there twice", "without its mask"))
+    assert all(word in left for word in ("5.png", "box without area", "its box is a duplicate", "without its mask"))
     assert json.loads((tmp_path / "clean" / "train.json").read_text())["categories"][0]["name"] == "square"
     assert found == []

@@ -82,7 +82,7 @@ def test_run_holds_scores_report_and_model(trained):
     page = (run.path / "report.html").read_text()
     for words in (
         "Worst, typical and best images",
-        "What is wrong",
+        "Errors",
         "Precision and recall",
         "Class by class",
         "By size",
@@ -166,7 +166,7 @@ def test_answer_in_the_square_is_told_in_pixels_of_the_image():
     assert 4800 < paint_runs(unpack_counts(second["segmentation"]["counts"]), (100, 200)).sum() <= 5000  # corners fade
     assert answer.text == "1 disc"
     assert (answer.rows[0][:2], answer.rows[1][:2]) == (
-        ("disc", "1 sure, the surest 90.0%"),
+        ("disc", "1 sure, best 90.0%"),
         ("square", "perhaps, 30.0%"),
     )
     beside = make_rows(((0, 0, 64, 16), 0.9, 1), ((4, 50, 60, 64), 0.8, 1), ((0, 10, 32, 20), 0.7, 0), cells=4)
@@ -180,7 +180,7 @@ def test_answer_in_the_square_is_told_in_pixels_of_the_image():
     "extra", [{"overlap": "0.5"}, {"least": 2}, {"kept": 0}, {"kept": [5]}, {"overlap": float("nan")}]
 )
 def test_spec_by_which_no_answer_stands_is_refused(extra):
-    with pytest.raises(ValueError, match=f"extra.{next(iter(extra))} is a number"):
+    with pytest.raises(ValueError, match=f"extra.{next(iter(extra))} must be a number"):
         Detect.check_spec(make_spec(**extra))
 
 
@@ -292,7 +292,7 @@ def test_order_of_nearly_equal_answers_says_nothing_of_how_far_they_lie_apart():
 def test_graph_of_a_detector_that_looks_again_is_refused(head):
     options = "width=16,depth=1,groups=4" if head == "reppoints_v2" else "width=16,proposals=8"
     model = build_model(ModelConfig(name="resnet10t", head=f"{head}:{options}"), make_spec(), seed=0)
-    assert "of detectors retinanet and atss are written as graphs" in model.no_graph
+    assert "among detectors only retinanet and atss can be exported as graphs" in model.no_graph
 
 
 def test_export_of_a_detector_that_looks_again_is_refused_before_anything_is_written(trained):

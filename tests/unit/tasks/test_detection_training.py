@@ -261,4 +261,4 @@ def test_anchors_are_fitted_to_the_objects_of_a_set_unless_they_are_given(tmp_pa
     choice, opened = open_samples(config.task, config.data)
     spec = resolve(config, choice, opened, torch.device("cpu"))[1]
     assert spec.extra.get("halvings", 0) == times
-    assert any("anchors begin at 16 pixels" in note for note in spec.notes) == bool(times)
+    assert any("anchors start at 16 pixels" in note for note in spec.notes) == bool(times)

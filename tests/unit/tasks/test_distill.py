@@ -191,7 +191,7 @@ def test_teachers_norm_is_told_by_timm():
     pixels = torch.rand(2, 3, 32, 32)
     mean, std = (torch.tensor(teacher.pretrained_cfg[key])[:, None, None] for key in ("mean", "std"))
     torch.testing.assert_close(task.teacher.prepare((pixels - 0.5) / 0.5), (pixels - mean) / std)
-    with pytest.raises(ValueError, match=r"Fixed does not tell which mean and std .* pass teacher_norm="):
+    with pytest.raises(ValueError, match=r"Fixed does not record the mean and std .* pass teacher_norm="):
         Distillation(Fixed(STUDENT), Fixed(TEACHER.clone()), images_norm=((0.5,) * 3, (0.5,) * 3))
     with pytest.raises(ValueError, match="without images_norm="):
         Distillation(Fixed(STUDENT), Fixed(TEACHER.clone()), teacher_norm=((0.5,) * 3, (0.5,) * 3))
@@ -209,7 +209,7 @@ def test_classes_of_a_wider_teacher_are_picked():
     [
         (lambda: resnet(7), {}, "the teacher has 7 classes, the model 5; .* classes="),
         (lambda: resnet(7), {"classes": [0, 1]}, "the teacher has 2 classes, the model 5"),
-        (lambda: resnet(7), {"classes": [0, 1, 2, 3, 7]}, "class 7; its classes are 0 to 6"),
+        (lambda: resnet(7), {"classes": [0, 1, 2, 3, 7]}, "class 7; the teacher's classes are 0 to 6"),
         (resnet, {"temperature": 0.0}, r"temperature=0\.0 was given"),
         (resnet, {"weight": 1.5}, r"weight=1\.5 was given"),
         (resnet, {"label_smoothing": 1.0}, r"label_smoothing=1\.0 was given"),

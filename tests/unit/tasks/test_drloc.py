@@ -176,7 +176,7 @@ def test_hugging_face_vit_is_read_between_last_layer_and_norm():
     assert heard[0][1].min() == 1
     assert torch.equal(result["output"], states.logits)
     assert len(RelativeLocalization(model, grids="blocks", loss="cross_entropy").locators) == 2
-    with pytest.raises(HostError, match="reads words"):
+    with pytest.raises(HostError, match="reads text"):
         RelativeLocalization(
             transformers.BertModel(transformers.BertConfig(hidden_size=24, num_hidden_layers=1, num_attention_heads=2))
         )
@@ -222,9 +222,9 @@ def test_a_plain_encoder_of_tokens_is_told_by_its_grid():
     [
         ({}, "found no grid of features in Plain.*pass features="),
         ({"grids": "stages"}, "found no stages in Plain"),
-        ({"features": "conv"}, "does not tell how wide the features of 'conv' are; pass dim="),
+        ({"features": "conv"}, "does not report the number of channels of 'conv'; pass dim="),
         ({"features": "convolution", "dim": 8}, "has no module 'convolution'"),
-        ({"features": "conv", "dim": 8, "loss": "cross_entropy"}, "does not tell its grid.*pass cells="),
+        ({"features": "conv", "dim": 8, "loss": "cross_entropy"}, "does not report its grid size.*pass cells="),
     ],
 )
 def test_a_host_that_tells_too_little_is_refused_with_what_to_pass(kwargs, message):
@@ -236,7 +236,7 @@ def test_a_host_that_tells_too_little_is_refused_with_what_to_pass(kwargs, messa
     ("kwargs", "message"),
     [
         ({"features": "conv", "dim": 9}, "9 channels were expected"),
-        ({"features": "head", "dim": 5}, "returns 2 axes, no grid"),
+        ({"features": "head", "dim": 5}, "returns a tensor with 2 dimensions, which is not a grid"),
     ],
 )
 def test_features_that_form_no_grid_are_refused_when_they_pass(kwargs, message):
@@ -252,7 +252,7 @@ def test_a_grid_of_one_cell_is_refused():
 
 
 def test_a_norm_that_does_not_exist_is_refused():
-    with pytest.raises(HostError, match="no final norm under the names norm"):
+    with pytest.raises(HostError, match="no final norm named norm"):
         RelativeLocalization(host("resnet50"), norm=True)
 
 
@@ -525,7 +525,7 @@ def test_class_counts_are_per_axis():
         assert task(images())["localization"].isfinite()
     task = RelativeLocalization(host(), loss="gaussian", cells=14)
     assert [axis.out_features for axis in task.locators[0].axes] == [27, 27]
-    with pytest.raises(ValueError, match=r"4x6 cells, more than the classes were made for; pass cells=\(4, 6\)"):
+    with pytest.raises(ValueError, match=r"4x6 cells, more than the location classes cover; pass cells=\(4, 6\)"):
         RelativeLocalization(host(), loss="gaussian", cells=5)(images())
 
 

@@ -72,7 +72,7 @@ def test_its_name_and_classes_are_its_own(classifier):
 
 
 def test_a_model_that_was_not_trained_to_classify_is_refused(tmp_path, classifier):
-    with pytest.raises(ConfigError, match=r"is BertModel; a trained classifier of texts .* can be asked"):
+    with pytest.raises(ConfigError, match=r"is BertModel; only a trained text classifier .* can be used directly"):
         open_model(f"hf:{make_model(tmp_path / 'body')}")
     broken = tmp_path / "broken"
     model = transformers.AutoModelForSequenceClassification.from_pretrained(classifier)
@@ -115,8 +115,8 @@ def test_plugins_that_a_folder_records_are_on_the_model(classifier, tmp_path):
     [
         ({"problem_type": "multi_label_classification"}, "problem_type = 'multi_label_classification' and 2 labels"),
         ({"problem_type": "regression"}, "problem_type = 'regression' and 2 labels"),
-        ({"id2label": {"0": "score"}}, "problem_type = 'None' and 1 label. A classifier that chooses one of two"),
-        ({"id2label": {"0": "bad", "2": "good"}}, "from 0 on without gaps"),
+        ({"id2label": {"0": "score"}}, "problem_type = 'None' and 1 label. Only a classifier that chooses one of two"),
+        ({"id2label": {"0": "bad", "2": "good"}}, "from 0 without gaps"),
         ({"architectures": 5}, "architectures"),
         ({"architectures": [5]}, "5"),
         ({"id2label": 5}, "cannot be opened"),

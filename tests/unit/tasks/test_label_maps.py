@@ -154,7 +154,7 @@ def test_maps_made_by_a_teacher_are_its_labels_on_the_fly(tmp_path, values):
 
 def test_a_missing_image_is_named(tmp_path):
     saved = save_label_maps(tmp_path, maps())
-    with pytest.raises(ValueError, match=r"no labels of 'dog\.png'; it has those of 3 images \('cat/0\.png'"):
+    with pytest.raises(ValueError, match=r"no label map of 'dog\.png'; it has those of 3 images \('cat/0\.png'"):
         saved.read(["cat/0.png", "dog.png"], (2, 2))
 
 
@@ -162,7 +162,7 @@ def test_a_file_cut_short_is_refused(tmp_path):
     saved = save_label_maps(tmp_path, maps())
     shard = tmp_path / saved.shards[0]
     shard.write_bytes(shard.read_bytes()[:-10])
-    with pytest.raises(OSError, match=r"labels-00000\.safetensors cannot be read .* cut short or damaged"):
+    with pytest.raises(OSError, match=r"labels-00000\.safetensors cannot be read .* truncated or damaged"):
         LabelMaps(tmp_path)
     shard.unlink()
     with pytest.raises(OSError, match=r"labels-00000\.safetensors cannot be read"):
@@ -176,7 +176,7 @@ def test_an_unfinished_folder_is_refused(tmp_path):
 
     with pytest.raises(RuntimeError, match="stopped"):
         save_label_maps(tmp_path, broken(), shard_size=1)
-    with pytest.raises(FileNotFoundError, match=r"has no labels\.json; .* finished"):
+    with pytest.raises(FileNotFoundError, match=r"has no labels\.json; .* written completely"):
         LabelMaps(tmp_path)
     assert len(save_label_maps(tmp_path, maps())) == 3
 
@@ -185,8 +185,8 @@ def test_an_unfinished_folder_is_refused(tmp_path):
     ("change", "message"),
     [
         (lambda m: m | {"format": 9}, "is not of format 1"),
-        (lambda m: m | {"images": 4}, "holds 3 images, its labels.json counts 4"),
-        (lambda m: m | {"num_classes": 2}, "of 2; make the maps again"),
+        (lambda m: m | {"images": 4}, "holds 3 images, but its labels.json counts 4"),
+        (lambda m: m | {"num_classes": 2}, "there are 2 classes; make the maps again"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(tmp_path, change, message):
@@ -210,7 +210,7 @@ def test_a_damaged_manifest_is_refused(tmp_path):
         ([], "no images were given"),
         ([*maps(1), *maps(1)], "two images are named 'cat/0.png'"),
         ([*maps(1), ("b", torch.rand(5, 2, 2))], r"'b' has a map of shape \(5, 2, 2\)"),
-        ([("b", torch.rand(5, 2))], r"maps are classes, H, W"),
+        ([("b", torch.rand(5, 2))], r"maps must be classes, H, W"),
         ([("b", torch.full((5, 2, 2), torch.nan))], "the map of 'b' is not finite"),
     ],
 )
@@ -229,9 +229,9 @@ def test_maps_are_never_overwritten(tmp_path):
     ("options", "message"),
     [
         ({"crops": torch.zeros(1, 5)}, r"crops of shape \(1, 5\)"),
-        ({"crops": torch.tensor([[0.5, 0.0, 0.6, 1.0]])}, "reach beyond the image"),
-        ({"crops": torch.tensor([[0.0, 0.0, 112.0, 96.0]])}, "as shares of it"),
-        ({"crops": torch.tensor([[0.0, 0.0, 0.0, 1.0]])}, "reach beyond the image"),
+        ({"crops": torch.tensor([[0.5, 0.0, 0.6, 1.0]])}, "extend beyond the image"),
+        ({"crops": torch.tensor([[0.0, 0.0, 112.0, 96.0]])}, "as fractions of it"),
+        ({"crops": torch.tensor([[0.0, 0.0, 0.0, 1.0]])}, "extend beyond the image"),
         ({"flips": torch.tensor([True, False])}, r"flips of shape \(2,\)"),
     ],
 )

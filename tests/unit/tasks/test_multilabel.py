@@ -64,9 +64,7 @@ def test_columns_are_chosen_by_name_where_a_list_has_others(tmp_path):
     path = write_list(tmp_path / "list.csv", write_images(tmp_path), ("red", "green", "level"))
     _, data = data_of(path, "multilabel:columns=[green,red]")
     assert data.outputs == ("green", "red")
-    with pytest.raises(
-        ValueError, match=r"row 1 has '.*' in the column 'level'; a column for each label holds 0 and 1"
-    ):
+    with pytest.raises(ValueError, match=r"row 1 has '.*' in the column 'level'; label columns hold 0 and 1"):
         data_of(path, "multilabel")
     with pytest.raises(ValueError, match=r"it needs the columns 'blue', which were asked for"):
         data_of(path, "multilabel:columns=[blue]")
@@ -110,7 +108,7 @@ def test_validation_labels_in_another_order_are_put_right():
 def test_set_of_classes_is_not_taken_for_labels(tmp_path):
     from support.trainings import png_folder
 
-    with pytest.raises(ConfigError, match=r"multilabel was asked for and .* is a set for classify"):
+    with pytest.raises(ConfigError, match=r"multilabel was given, but .* is a dataset for classify"):
         data_of(png_folder(tmp_path / "data"), "multilabel")
 
 
@@ -293,5 +291,5 @@ def test_patience_follows_the_direction_of_the_metric(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("option", ["gamma_neg=2", "gamma_pos=1", "clip=0.1"])
 def test_numbers_of_the_asymmetric_loss_are_refused_without_it(option):
-    with pytest.raises(ConfigError, match=rf"{option.partition('=')[0]} is of loss=asymmetric"):
+    with pytest.raises(ConfigError, match=rf"{option.partition('=')[0]} only applies to loss=asymmetric"):
         choose_task(f"multilabel:{option}")

@@ -40,5 +40,5 @@ def test_mixing_is_left_out_with_a_remark_where_a_task_mixes_no_targets(bright):
     bright.name = "bright"
     adapted, remarks = bright.adapt(config)
     assert (adapted.augment.mixup, adapted.augment.cutmix, adapted.loss.smoothing) == (0, 0, 0)
-    assert remarks == ["mixup, cutmix, smoothing: left out, since bright mixes no targets"]
+    assert remarks == ["mixup, cutmix, smoothing: turned off, because bright does not mix targets"]
     assert Classify.adapt(config) == (config, [])

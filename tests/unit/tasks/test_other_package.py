@@ -134,8 +134,8 @@ def wait_for(log):
     ("words", "told"),
     [
         (["--task", "halve"], "did you mean 'halves'"),
-        pytest.param(["--plugin", "dim:wait=1"], "it has weight", marks=pytest.mark.slow),
-        pytest.param(["--task", "multilabel"], "is a set for halves", marks=pytest.mark.slow),
+        pytest.param(["--plugin", "dim:wait=1"], "its options are weight", marks=pytest.mark.slow),
+        pytest.param(["--task", "multilabel"], "is a dataset for halves", marks=pytest.mark.slow),
     ],
 )
 def test_names_of_other_packages_are_known_and_their_options_checked(words, told, tmp_path):

@@ -54,7 +54,7 @@ def test_columns_are_chosen_by_name_and_others_are_told_of(tmp_path):
     path = write_list(tmp_path / "list.csv", rows, ("level", "red", "note"))
     _, data = data_of(path, "regress")
     assert data.outputs == ("level", "red")
-    assert "columns that are not numbers everywhere are left out: 'note'" in data.notes
+    assert "columns with values that are not numbers are ignored: 'note'" in data.notes
     _, one = data_of(path, "regress:columns=[level]")
     assert one.outputs == ("level",)
 
@@ -63,7 +63,7 @@ def test_columns_are_chosen_by_name_and_others_are_told_of(tmp_path):
 def test_cell_that_is_no_number_is_refused_with_its_row(tmp_path, cell):
     rows = write_images(tmp_path)
     rows[4]["level"] = cell
-    with pytest.raises(ValueError, match=rf"row 5 has '{cell}' in the column 'level', which is no finite number"):
+    with pytest.raises(ValueError, match=rf"row 5 has '{cell}' in the column 'level', which is not a finite number"):
         data_of(write_list(tmp_path / "list.csv", rows, ("level",)), "regress:columns=[level]")
 
 
@@ -128,7 +128,7 @@ def test_what_is_made_for_classes_is_left_out_and_told():
     config = overlay(TrainConfig(), {"augment.mixup": 0.2, "augment.cutmix": 1.0, "loss.smoothing": 0.1})
     found, notes = Regress.adapt(config)
     assert (found.augment.mixup, found.augment.cutmix, found.loss.smoothing) == (0.0, 0.0, 0.0)
-    assert notes == ["mixup, cutmix, smoothing: left out, since numbers are no classes"]
+    assert notes == ["mixup, cutmix, smoothing: turned off, because numbers are not classes"]
     with pytest.raises(ConfigError, match="numbers have no classes"):
         Regress.adapt(overlay(config, {"loss.class_weights": "balanced"}))
 
@@ -157,7 +157,7 @@ def test_run_learns_its_numbers_and_shows_them(tmp_path):
     assert scores.metrics["mae"].combine(scores.columns) == pytest.approx(trained.score, rel=1e-6)
     assert trained.metrics["val_r2"] > 0.5
     page = run.report.read_text()
-    assert "Answers against truth" in page
+    assert "Predictions against truth" in page
     assert "Always the median" in page
     model, spec = load_model(tmp_path / "run")
     assert spec.extra["std"][0] == pytest.approx(8.5, abs=1.5)

@@ -108,7 +108,9 @@ def test_host_whose_maps_do_not_fit_together_is_refused(monkeypatch):
         self.feature_info = [{**info, "reduction": 7 * 2**stage} for stage, info in enumerate(self.feature_info)]
 
     monkeypatch.setattr(PoolingVisionTransformer, "__init__", init)  # as timm told of it up to 1.0.30
-    with pytest.raises(ConfigError, match=r"pit_ti_224 gives no maps that a head can join at 128 x 128 .* choose"):
+    with pytest.raises(
+        ConfigError, match=r"pit_ti_224 has no feature maps that a head can combine at 128 x 128 .* choose"
+    ):
         segmenter("pit_ti_224", "upernet:width=8,aux=0")
 
 
@@ -138,9 +140,9 @@ def test_columnar_host_gets_a_pyramid_of_four_scales():
 
 
 def test_unknown_head_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"there is no head 'upernt'.*upernet.*did you mean 'upernet'"):
+    with pytest.raises(ConfigError, match=r"unknown head 'upernt'.*upernet.*did you mean 'upernet'"):
         build_model(ModelConfig(name="resnet18", head="upernt"), make_spec(), seed=0)
-    with pytest.raises(ConfigError, match="the task classify has no heads"):
+    with pytest.raises(ConfigError, match="the task classify has no choice of heads"):
         build_model(
             ModelConfig(name="resnet18", head="fpn"), InputSpec(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3), seed=0
         )
@@ -196,7 +198,7 @@ def test_dice_is_one_less_the_overlap():
     assert mask_loss("ce+dice")(two_pixels(0.75, 0.5), target, None).item() == pytest.approx(
         found + cross_entropy(two_pixels(0.75, 0.5), target).item()
     )
-    with pytest.raises(ConfigError, match="loss=cd was given; it is one of ce, focal, ohem, dice"):
+    with pytest.raises(ConfigError, match="loss=cd was given; it must be one of ce, focal, ohem, dice"):
         choose_task("segment:loss=cd")
 
 

@@ -60,7 +60,7 @@ def test_colour_masks_without_a_map_are_refused_with_what_to_add(tmp_path):
     root = make_masks(tmp_path / "set")
     for file in (root / "masks").rglob("*.png"):
         Image.fromarray(COLOURS[np.array(Image.open(file))]).save(file)
-    with pytest.raises(ValueError, match=r"in colours and nothing says what they mean; add classes\.txt"):
+    with pytest.raises(ValueError, match=r"in colour, but no class file says what the colours mean; add classes\.txt"):
         opened(root)
 
 
@@ -69,7 +69,7 @@ def test_mask_of_another_size_is_a_bad_sample_that_is_named(tmp_path):
     save_mask(root / "masks" / "train" / "3.png", np.zeros((16, 20), np.uint8))
     data = opened(root)
     encode = choose_task("segment").kind.codec(_spec(data)).encoder()
-    with pytest.raises(BadSample, match="its mask is 20 x 16 pixels and the image 40 x 32"):
+    with pytest.raises(BadSample, match="its mask is 20 x 16 pixels, but the image is 40 x 32"):
         encode(data.train.sample(3))
     report = check_data(str(root))
     assert not report.ok
@@ -80,7 +80,7 @@ def test_unknown_values_are_named_with_those_that_are_known(tmp_path):
     root = make_masks(tmp_path / "set")
     (root / "classes.txt").write_text("ground\nsquare\n")
     data = opened(root)
-    with pytest.raises(BadSample, match=r"values that stand for no class: 2; known are 0 ground, 1 square"):
+    with pytest.raises(BadSample, match=r"values that belong to no class: 2; known values are 0 ground, 1 square"):
         data.train.sample(0)
     assert check_data(str(root)).counts()["mask"] == 8
 
@@ -94,7 +94,7 @@ def test_images_without_mask_are_named_or_refused(tmp_path):
     assert any(finding.name.endswith("5.png") for finding in check_data(str(root)).findings)
     for number in range(4):
         (root / "masks" / "train" / f"{number}.png").unlink()
-    with pytest.raises(FileNotFoundError, match="5 of 12 images of the part train have no mask"):
+    with pytest.raises(FileNotFoundError, match="5 of 12 images of the split train have no mask"):
         opened(root)
 
 
@@ -133,8 +133,8 @@ def test_class_that_is_not_validated_is_told(tmp_path):
     task = choose_task("segment")
     task.complete_spec(spec, data, ModelConfig())
     assert [note.partition(";")[0] for note in spec.notes] == [
-        "no pixel of the training masks is of 'nothing'",
-        "no pixel of the validation masks is of 'band'",
+        "no pixel of the training masks has the class 'nothing'",
+        "no pixel of the validation masks has the class 'band'",
     ]
 
 
@@ -143,7 +143,7 @@ def test_mask_of_which_nothing_counts_is_found(tmp_path):
     save_mask(root / "masks" / "train" / "1.png", np.full((32, 40), 255, np.uint8))
     found = [finding for finding in check_data(str(root)).findings if finding.kind == "mask"]
     assert [finding.name for finding in found] == ["masks/train/1.png"]
-    assert "no pixel of its mask counts" in found[0].reason
+    assert "all pixels of its mask are ignored" in found[0].reason
 
 
 def test_masks_with_smoothed_edges_are_not_taken_for_hundreds_of_classes(tmp_path):
@@ -223,7 +223,7 @@ def test_list_of_images_and_masks(tmp_path):
     assert (len(data.train), len(data.val)) == (6, 2)
     assert (mask_of(data.val) == make_pair(100)[1]).all()
     (root / "list.csv").write_text("\n".join(["path,mask,split", *(row.replace(",masks", ",gone") for row in rows)]))
-    with pytest.raises(FileNotFoundError, match="masks that are not there"):
+    with pytest.raises(FileNotFoundError, match="listed masks do not exist"):
         opened(root / "list.csv")
 
 
@@ -240,10 +240,10 @@ def test_binary_masks_of_0_and_255_are_two_classes():
     [
         ("classes.json", '{"a": 0, "b": [1, 2, 3]}', "some classes have a value and some a colour"),
         ("classes.json", '{"a": 0, "b": 0}', "two classes have the value 0"),
-        ("classes.csv", "name,colour\na,red", "neither a column value"),
+        ("classes.csv", "name,colour\na,red", "neither the column value"),
         ("classes.json", '{"a": -1}', "whole number from 0 to 65535"),
-        ("classes.txt", "", "names no class"),
-        ("classes.json", "[1, 2", "cannot be read"),
+        ("classes.txt", "", "lists no classes"),
+        ("classes.json", "[1, 2", "not a valid class file"),
     ],
 )  # fmt: skip
 def test_bad_file_of_classes_is_refused(tmp_path, name, text, wrong):
@@ -350,7 +350,7 @@ def test_pets_are_read_by_their_lists(tmp_path):
     assert data.outputs == ("pet", "background", "border")
     assert (len(data.train), len(data.val)) == (2, 1)
     (tmp_path / "images" / "Abyssinian_1.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"trainval.txt names 1 of 2 images that are not there: 'Abyssinian_1'"):
+    with pytest.raises(FileNotFoundError, match=r"trainval.txt: 1 of 2 listed images do not exist: 'Abyssinian_1'"):
         opened(tmp_path)
 
 

@@ -180,7 +180,7 @@ def test_run_holds_scores_report_and_model(trained):
     assert scores.columns["counts"][:, 1].sum() == 2 * 40 * 32  # every pixel of whole images, none of the grey
     assert scores.metrics["miou"].combine(scores.columns) == pytest.approx(run.score)
     page = (run.path / "report.html").read_text()
-    for words in ("Worst, typical and best images", "Class by class", "What is taken for what"):
+    for words in ("Worst, typical and best images", "Class by class", "Confusions between classes"):
         assert words in page
 
 
@@ -331,4 +331,4 @@ def test_an_explained_image_has_the_areas_of_its_mask_for_an_answer(trained, tmp
     assert "Covers" in page.read_text()
     told = json.loads((tmp_path / "page" / "numbers.json").read_text())["samples"][0]["answer"]
     assert sum(one["area"] for one in told) == pytest.approx(1, abs=1e-4)
-    assert "What next" in page.read_text()
+    assert "Next steps" in page.read_text()

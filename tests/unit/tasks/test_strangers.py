@@ -138,7 +138,7 @@ def test_a_configuration_of_wrong_values_is_refused_in_words(host, values):
 
 def test_a_tokenizer_without_a_number_for_its_length_is_refused(host):
     change(host, "tokenizer_config.json", model_max_length=[32])
-    with pytest.raises(ConfigError, match="both are whole numbers"):
+    with pytest.raises(ConfigError, match="both must be whole numbers"):
         describe_tokenizer(str(host), describe_host(str(host), ("a", "b"), kind=KIND))
 
 
@@ -166,7 +166,7 @@ def maps(tmp_path):
 )
 def test_a_list_of_labels_with_wrong_values_is_refused(maps, key, value):
     change(maps, "labels.json", **{key: value})
-    with pytest.raises(OSError, match=r"labels\.json does not say"):
+    with pytest.raises(OSError, match=r"labels\.json does not list"):
         LabelMaps(maps)
 
 
@@ -174,11 +174,11 @@ def test_deep_lists_pipes_and_tensors_of_other_shapes_are_no_labels(maps):
     shard = next(maps.glob("*.safetensors"))
     tensors = load_file(shard)
     save_file(tensors | {"index": np.full((2, 2, 2, 2), -1)}, shard, {"names": '["0.png", "1.png"]'})
-    with pytest.raises(OSError, match="names class -1 of 3"):
+    with pytest.raises(OSError, match="contains the class -1, but there are 3 classes"):
         LabelMaps(maps)["0.png"]
     for wrong, names in ((tensors, "[" * 100_000), (tensors, "[1, 2]"), ({"index": tensors["index"]}, "[]")):
         save_file(wrong, shard, {"names": names})
-        with pytest.raises(OSError, match="holds no labels of places"):
+        with pytest.raises(OSError, match="does not contain label maps"):
             LabelMaps(maps)
     shard.unlink()
     os.mkfifo(shard)
@@ -204,7 +204,7 @@ def test_a_class_file_with_a_cell_without_end_is_refused_in_words(tmp_path):
     (tmp_path / "texts.csv").write_text("sentence,label\n" + "x" * 200_000 + ",1\n")
     assert len(read_columns(tmp_path / "texts.csv")["sentence"][0]) == 200_000  # a text may be long
     (tmp_path / "classes.csv").write_text("name,value\n" + "x" * 200_000 + ",1\n")
-    with pytest.raises(ValueError, match="cannot be read as names of classes"):
+    with pytest.raises(ValueError, match="is not a valid class file"):
         read_map(tmp_path / "classes.csv")
 
 
@@ -221,7 +221,7 @@ def test_wrong_values_in_a_panoptic_list_are_refused_in_words(tmp_path, key, val
     (tmp_path / "annotations").mkdir()
     file = tmp_path / "annotations" / "panoptic_train2017.json"
     file.write_text(json.dumps(told | {key: value}))
-    with pytest.raises(ValueError, match="not a list of panoptic masks as COCO has it"):
+    with pytest.raises(ValueError, match="not a list of panoptic masks in COCO's format"):
         open_samples("segment", DataConfig(path=str(tmp_path)))
     file.unlink()
     os.mkfifo(file)
@@ -238,7 +238,7 @@ def test_names_too_long_for_any_disk_are_missing_files(tmp_path):
         ("asked.csv", f"image,question,answer\n{long},is it,yes\n{long},is it,no\n", "vqa"),
     ):
         (root / name).write_text(rows)
-        with pytest.raises(FileNotFoundError, match="not there") as caught:
+        with pytest.raises(FileNotFoundError, match=r"not there|not exist") as caught:
             open_samples(task, DataConfig(path=str(root / name)))
         assert len(str(caught.value)) < 3000
 

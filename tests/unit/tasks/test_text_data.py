@@ -123,24 +123,24 @@ GOOD = [["a film", "good"], ["a song", "bad"], ["the film", "good"], ["the song"
         ("a.tsv", "sentence\tlabel\na film\tgood\nb\tgood\n", "has 1 class"),
         ("a.tsv", "words\tlabel\na film\tgood\n", "text:text=COLUMN"),
         ("a.tsv", "sentence\tmood\na film\tgood\n", "text:label=COLUMN"),
-        ("a.tsv", "sentence\tlabel\na film\tgood\tmore\n", "row 1 has 3 cells where the first line has 2"),
-        ("a.tsv", "sentence\tsentence\na film\tgood\n", "two columns called 'sentence'"),
+        ("a.tsv", "sentence\tlabel\na film\tgood\tmore\n", "row 1 has 3 cells, but the first line has 2"),
+        ("a.tsv", "sentence\tsentence\na film\tgood\n", "two columns named 'sentence'"),
         ("a.tsv", "", "is empty"),
-        ("a.tsv", "sentence\tlabel\n", "holds no text"),
-        ("a.csv", 'sentence,label\n"a film,good\nb,bad\n', "broken as CSV"),
-        ("a.csv", 'sentence,label\n"a" film,good\n', "broken as CSV"),
+        ("a.tsv", "sentence\tlabel\n", "has column names but no texts"),
+        ("a.csv", 'sentence,label\n"a film,good\nb,bad\n', "not valid CSV"),
+        ("a.csv", 'sentence,label\n"a" film,good\n', "not valid CSV"),
         ("a.csv", "", "is empty"),
-        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": \n', "line 2 is no JSON"),
-        ("a.jsonl", '["a"]\n', "line 1 is no JSON object"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": \n', "line 2 is not JSON"),
+        ("a.jsonl", '["a"]\n', "line 1 is not a JSON object"),
         ("a.parquet", "no parquet", "not a Parquet file"),
-        ("a.xlsx", "x", "unknown kind"),
-        ("a.csv", b"sentence,label\n\xff\xfe,good\n", "not text in UTF-8"),
+        ("a.xlsx", "x", "unknown file type"),
+        ("a.csv", b"sentence,label\n\xff\xfe,good\n", "not UTF-8 text"),
         ("a.csv", "sentence:label\na film:good\n", "has the columns 'sentence:label'"),
         ("a.csv", "sentence,label\na film,good\na song,bad\n", "no class has two that differ"),
         ("a.csv", "sentence,label\n" + "a film,good\n" * 4 + "a song,bad\n", "no class has two that differ"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": ["c"], "label": "d"}\n', "row 2 has a list"),
-        ("a.jsonl", '{"text": {}, "label": "b"}\n', "texts are found under"),
-        ("a.json", '[{"text": "a", "label": "b"}]', "one object a line"),
+        ("a.jsonl", '{"text": {}, "label": "b"}\n', "text columns are recognised by the names"),
+        ("a.json", '[{"text": "a", "label": "b"}]', "one object per line"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, name, content, told):
@@ -154,8 +154,8 @@ def test_bad_files_are_refused(tmp_path, name, content, told):
 def test_a_column_that_is_not_there_or_is_both_is_refused(tmp_path):
     file = write_tsv(tmp_path / "a.tsv", ["sentence", "label"], GOOD)
     for task, told in (
-        ("text:label=mood", "'mood' was asked for"),
-        ("text:text=review", "'review' was asked for"),
+        ("text:label=mood", "label='mood' was given"),
+        ("text:text=review", "'review' was given"),
         ("text:label=sentence", "both text and class"),
     ):
         with pytest.raises(ValueError, match=told):
@@ -205,7 +205,7 @@ def test_unknown_names_of_classes_in_validation_are_refused(tmp_path):
 def test_numbers_to_predict_are_no_classes(tmp_path):
     rows = [["a film", "the song", f"{n / 7:.3f}"] for n in range(60)]
     file = write_tsv(tmp_path / "a.tsv", ["sentence1", "sentence2", "label"], rows)
-    with pytest.raises(ValueError, match="they are no classes"):
+    with pytest.raises(ValueError, match="which look like regression targets"):
         opened(file)
 
 
@@ -213,7 +213,7 @@ def test_two_training_files_and_none_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no texts were given"):
         opened("")
     write_tsv(tmp_path / "dev.tsv", ["sentence", "label"], GOOD)
-    with pytest.raises(ValueError, match="should be called train"):
+    with pytest.raises(ValueError, match="must be named train"):
         opened(tmp_path)
     with pytest.raises(FileNotFoundError):
         opened(tmp_path / "none.tsv")

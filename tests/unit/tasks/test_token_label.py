@@ -163,7 +163,7 @@ def test_labels_are_read_from_disk_by_name_crop_and_flip(tmp_path):
     assert torch.equal(one["loss"], two["loss"])
     with pytest.raises(TypeError, match="give names="):
         task(images(), TARGETS)
-    with pytest.raises(ValueError, match="no labels of 'd'"):
+    with pytest.raises(ValueError, match="no label map of 'd'"):
         task(images(), TARGETS, names=["a", "d"])
     assert torch.equal(copy.deepcopy(task)(images(), TARGETS, place=MIDDLE, **step)["loss"], one["loss"])
 
@@ -228,14 +228,14 @@ def test_a_plain_module_is_told_by_path_or_by_function():
         return module.head(features.mean((2, 3))), features
 
     model = Plain()
-    with pytest.raises(ValueError, match="Plain does not tell how many classes it has; pass num_classes="):
+    with pytest.raises(ValueError, match="Plain does not report its number of classes; pass num_classes="):
         TokenLabelling(model, features="conv", dim=8)
     by_path = TokenLabelling(model, features="conv", dim=8, num_classes=5, grid=(4, 6))
     by_function = TokenLabelling(model, features=run, dim=8, num_classes=5, grid=(4, 6))
     by_function.load_state_dict(by_path.state_dict())
     one, two = (task(images(), TARGETS, place=MIDDLE)["loss"] for task in (by_path, by_function))
     torch.testing.assert_close(one, two)
-    with pytest.raises(HostError, match=r"does not tell the stride .* pass grid=.* or mix_token=False"):
+    with pytest.raises(HostError, match=r"does not report the stride .* pass grid=.* or mix_token=False"):
         TokenLabelling(model, features="conv", dim=8, num_classes=5)(images(), TARGETS)
     assert TokenLabelling(model, features="conv", dim=8, num_classes=5, mix_token=False)(images(), TARGETS)
 
@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_refused(options, message):
 
 def test_labels_of_other_classes_are_refused(tmp_path):
     maps = save_label_maps(tmp_path, [("a", soft(1, 7, 2, 2)[0])])
-    with pytest.raises(ValueError, match="the label maps are of 7 classes, the model has 5"):
+    with pytest.raises(ValueError, match="the label maps have 7 classes, the model has 5"):
         TokenLabelling(host(), maps=maps)
     with pytest.raises(ValueError, match="both teacher= and maps="):
         TokenLabelling(host(), teacher(), maps=maps)
@@ -315,7 +315,7 @@ def test_steps_that_do_not_fit_are_refused():
         task(images(), TARGETS, pairs=TARGETS)
     with pytest.raises(TypeError, match="without maps="):
         task(images(), TARGETS, names=["a", "b"])
-    with pytest.raises(ValueError, match=r"targets of shape \(2,\) were given as shares of 5 classes"):
+    with pytest.raises(ValueError, match=r"targets of shape \(2,\) were given as probabilities of 5 classes"):
         task(images(), TARGETS.float())
     model = host()
     with pytest.raises(ValueError, match="shares parameters"):

@@ -87,7 +87,7 @@ def test_questions_that_cannot_be_asked_are_named(run, table, tmp_path):
         )
     )
     assert [one.answer for one in found] == [None] * 3
-    assert "more tokens than the 32" in found[2].problem
+    assert "more tokens than the maximum of 32" in found[2].problem
     for wrong in ("dark.png", "dark.png\t ", "\tis it"):
         with pytest.raises(ValueError, match="no image with a question"):
             list(saccade.predict(run, [wrong]))
@@ -109,7 +109,7 @@ def test_server_takes_an_image_with_a_question(run, table):
         for files, told in (
             (file, "text has no letters"),
             ({"text": (None, "is it")}, "send one in the field `file`"),
-            ({**file, "text": (None, "film " * 60)}, "more tokens than the 32"),
+            ({**file, "text": (None, "film " * 60)}, "more tokens than the maximum of 32"),
             ({**file, "text": (None, "is it"), "pair": (None, "or not")}, "reads one text"),
             ({"file": ("a.png", b"none", "image/png"), "text": (None, "is it")}, "text, not an image"),
         ):
@@ -174,7 +174,7 @@ def test_targets_are_soft_and_questions_of_an_image_stay_together(table):
         ([("dark.png", "is it", "", "train")], "row 1 has no answer"),
         ([("dark.png", "", "yes", "train")], "empty image or question"),
         ([("dark.png", "is it", "yes=2", "train")], "number from 0 to 1"),
-        ([("dark.png", "is it", "yes=1|no", "train")], "give all answers of a row a worth"),
+        ([("dark.png", "is it", "yes=1|no", "train")], "give either every answer of a row a score"),
         ([("dark.png", "is it", "yes", "train"), ("dark.png", "is it", "yes", "train")], "has 1 answer"),
         ([("dark.png", "is it", "yes", "learn")], "train, val or test"),
     ],
@@ -196,7 +196,7 @@ def test_rare_answers_are_never_given(tmp_path):
     path = write_questions(tmp_path, rows)
     data = open_samples("vqa:answers=2", DataConfig(path=str(path), val_share=0.5))[1]
     assert data.outputs == ("no", "yes")
-    assert "1 rare answers are never given" in data.notes
+    assert "1 rare answers are excluded" in data.notes
     assert {data.val.name(n) for n in range(len(data.val))}.isdisjoint(
         data.train.name(n) for n in range(len(data.train))
     )

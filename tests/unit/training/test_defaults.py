@@ -137,13 +137,13 @@ def test_a_batch_that_was_asked_for_and_is_too_large_is_told_of(tmp_path, capsys
 
 
 def test_a_fine_tuning_recipe_without_weights_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"fine-tunes pretrained weights and none were given.*--checkpoint"):
+    with pytest.raises(ConfigError, match=r"fine-tunes pretrained weights, but none were given.*--checkpoint"):
         train(str(folder(tmp_path, side=32)), recipe="drloc_finetune", model="vit_tiny", quiet=True)
 
 
 def test_a_recipe_of_ones_own_may_require_weights_too(tmp_path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("requires_checkpoint: true\n")
-    with pytest.raises(ConfigError, match=r"mine.yaml fine-tunes pretrained weights and none were given"):
+    with pytest.raises(ConfigError, match=r"mine.yaml fine-tunes pretrained weights, but none were given"):
         train(recipe=str(recipe), out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()

@@ -60,7 +60,7 @@ def test_where_no_configuration_can_be_read_the_name_is_taken_and_said(tmp_path,
     (folder / "config.json").write_text(text)
     assert numbers(str(folder)) == numbers("roberta-base")
     (note,) = variant_notes(configure("text", {"model.name": str(folder)}))
-    assert "roberta, by its name" in note
+    assert "roberta, judging by its name" in note
 
 
 def test_a_model_in_the_hubs_cache_is_known_by_its_configuration(tmp_path, monkeypatch):

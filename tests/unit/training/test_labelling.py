@@ -111,11 +111,11 @@ def test_labels_move_with_the_image(config, tmp_path):
 
 def test_maps_of_other_classes_and_missing_images_are_refused(data, maps, tmp_path):
     other = png_folder(tmp_path / "other", train=8, val=4, classes=2)
-    with pytest.raises(ConfigError, match=r"are of the classes class0, class1, class2.*saccade data labels"):
+    with pytest.raises(ConfigError, match=r"are for the classes class0, class1, class2.*saccade data labels"):
         train(other, maps, tmp_path / "run")
     few = tmp_path / "few"
     save_label_maps(few, [("train/other.png", torch.eye(3)[:, :, None])])
-    with pytest.raises(ValueError, match="has no labels of"):
+    with pytest.raises(ValueError, match="has no label map of"):
         train(data, few, tmp_path / "again")
     with pytest.raises(FileNotFoundError, match=r"has no labels\.json"):
         train(data, tmp_path / "nowhere", tmp_path / "third")

@@ -86,7 +86,9 @@ def test_settings_of_the_optimizer_that_steps_do_not_change_are_not_kept() -> No
 
 
 def test_an_optimizer_with_draws_of_its_own_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"optim\.name=kron was given; it draws from a source of its own"):
+    with pytest.raises(
+        ConfigError, match=r"optim\.name=kron was given; this optimizer uses its own random number generator"
+    ):
         check_storable(optimizer_of(task(), "kron"), "kron")
 
 

@@ -85,11 +85,11 @@ def test_every_process_must_get_a_pair(batch, length, allowed):
     if allowed:
         assert loop._batch_size() == batch
     else:
-        with pytest.raises(ConfigError, match=r"in 4 processes; .* give optim.batch_size = 8 or more"):
+        with pytest.raises(ConfigError, match=r"for 4 processes; .* give optim.batch_size = 8 or more"):
             loop._batch_size()
 
 
 def test_unknown_device_is_refused_in_words():
-    with pytest.raises(ValueError, match="give cpu, cuda"):
+    with pytest.raises(ValueError, match="choose cpu, cuda"):
         local_device("gpu0")
     assert local_device("cpu") == torch.device("cpu")

@@ -79,7 +79,7 @@ def test_report_tells_the_result_of_the_run_with_its_interval(made):
     low, high = wilson(right, 60)
     lead = page.all("p", "lead")[0].text
     assert f"{right / 60:.1%} of 60 validation images of 3 classes (95% interval {low:.1%} to {high:.1%})" in lead
-    assert "most frequent class would be right in 33.3%" in lead
+    assert "most frequent class would be right for 33.3%" in lead
     facts = page.all("dl", "facts")[0].text
     for told in (f"{summary['val_top1']:.2%}", "1.23 M1,234,567", "4 of 10040 steps in 6 s", "Speed102", "Best epoch4"):
         assert told in facts
@@ -155,8 +155,8 @@ def test_what_a_run_does_not_hold_is_left_out(made, missing):
     text, page = read(run)
     sections = [section.attrs["aria-labelledby"] for section in page.all("section")]
     assert ("classes" in sections) == (missing not in ("predictions.safetensors", "all"))
-    assert ("No epoch was finished" in text) == (missing in ("metrics.jsonl", "all"))
-    assert ("not come to its end" in text) == (missing in ("summary.json", "all"))
+    assert ("No epoch has finished" in text) == (missing in ("metrics.jsonl", "all"))
+    assert ("not finished" in text) == (missing in ("summary.json", "all"))
     assert "settings" in sections
 
 
@@ -164,7 +164,7 @@ def test_report_without_data_says_that_images_were_not_at_hand(made):
     run, _ = made
     write_report(run)
     text, page = read(run)
-    assert "were not at hand" in text
+    assert "were not available" in text
     assert not page.all("img")
 
 
@@ -174,7 +174,7 @@ def test_images_of_other_data_are_not_shown(made, places):
     other = data.val.subset(places)
     write_report(run, Data(other, other, "other", ()))
     text, page = read(run)
-    assert "not those of the run any more" in text
+    assert "have changed since the run" in text
     assert not page.all("img")
 
 
@@ -191,7 +191,7 @@ def test_settings_that_differ_are_listed_and_the_rest_is_whole(tmp_path):
     write_report(run, data)
     _, page = read(run)
     recipe = configure("small", {})
-    assert page.rows("What differs from the recipe small") == [
+    assert page.rows("Differences from the recipe small") == [
         ["data.img_size", "16", "automatic"],
         ["data.train_limit", "9", "none"],
         ["model.plugins", "['drloc:weight=0.3']", "[]"],
@@ -204,14 +204,14 @@ def test_settings_that_differ_are_listed_and_the_rest_is_whole(tmp_path):
 def test_settings_are_held_against_the_recipe_for_the_runs_model(tmp_path):
     run = Run.create(tmp_path / "run", configure("sot", {"model.name": "sot_base", "seed": 3}))
     write_report(run)
-    rows = parse(run.report.read_text()).rows("What differs from the recipe sot")
+    rows = parse(run.report.read_text()).rows("Differences from the recipe sot")
     assert [row[0] for row in rows] == ["seed"]
 
 
 def test_a_recipe_that_is_gone_is_replaced_by_the_defaults(tmp_path):
     run = Run.create(tmp_path / "run", overlay(TrainConfig(), {"recipe": "gone.yaml", "seed": 7}))
     write_report(run)
-    assert read(run)[1].rows("What differs from the defaults") == [["seed", "7", "0"]]
+    assert read(run)[1].rows("Differences from the defaults") == [["seed", "7", "0"]]
 
 
 def test_command_repeats_the_settings(made):

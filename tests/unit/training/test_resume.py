@@ -128,7 +128,7 @@ def test_damaged_newest_state_is_told_of_and_the_one_before_taken(stopped, whole
         shutil.copytree(shard(stopped).parent, stopped / "state" / ".step-000000006.part")
     train(resume=stopped)
     told = " ".join(capsys.readouterr().err.split())
-    assert ("step-000000004 is damaged and was passed over" in told) == (damage != "leftover")
+    assert ("step-000000004 is damaged and was skipped" in told) == (damage != "leftover")
     assert f"at step {4 if damage == 'leftover' else 2} " in told
     assert_same_end(stopped, whole)
 
@@ -150,7 +150,7 @@ def test_run_killed_before_its_first_state_begins_at_the_start(stopped, whole):
 def test_run_that_lost_its_states_is_not_trained_over(whole, tmp_path):
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / "state")
-    with pytest.raises(StateError, match="holds no state though"):
+    with pytest.raises(StateError, match="holds no saved state although"):
         train(resume=run, quiet=True)
 
 

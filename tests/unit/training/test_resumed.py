@@ -72,22 +72,22 @@ def test_a_new_image_is_refused(stopped, data, split):
     file = next((data / split / "class1").iterdir())
     shutil.copy(file, file.with_name("new.png"))
     role = {"train": "training", "val": "validation"}[split]
-    with pytest.raises(StateError, match=rf"there were \d+ {role} samples and are \d+"):
+    with pytest.raises(StateError, match=rf"the number of {role} samples changed from \d+ to \d+"):
         train(resume=stopped, quiet=True)
 
 
 def test_another_image_in_the_place_of_one_is_refused(stopped, data):
     file = next((data / "train" / "class1").iterdir())
     file.rename(file.with_name("new.png"))
-    with pytest.raises(StateError, match="the 50 training samples have other names, labels or contents"):
+    with pytest.raises(StateError, match="the names, labels or contents of the 50 training samples changed"):
         train(resume=stopped, quiet=True)
 
 
 def test_classes_in_another_order_and_epochs_of_other_lengths_are_told():
     begun = {"classes": ["a", "b"], "training": [4, "x"], "validation": [2, "y"], "steps": 3}
     assert differences(begun, dict(begun)) == []
-    assert differences(begun, begun | {"classes": ["b", "a"]}) == ["the classes are in another order"]
-    assert differences(begun, begun | {"steps": 5}) == ["an epoch had 3 steps and has 5"]
+    assert differences(begun, begun | {"classes": ["b", "a"]}) == ["the classes are in a different order"]
+    assert differences(begun, begun | {"steps": 5}) == ["the number of steps per epoch changed from 3 to 5"]
 
 
 def test_a_stopped_early_run_ends_the_same_when_it_is_resumed_at_its_end(data, tmp_path):
@@ -193,7 +193,7 @@ def test_a_restart_takes_settings_that_the_run_has_turned_into_others(data, tmp_
 def test_a_model_is_given_by_its_name_and_one_plugin_may_be_a_word(data, tmp_path):
     import timm
 
-    with pytest.raises(ConfigError, match="give a model's name"):
+    with pytest.raises(ConfigError, match="give the name of a saccade or timm model"):
         train(str(data), model=timm.create_model("resnet10t"), quiet=True)
     options = {"embed_dim": 24, "depth": 1, "num_heads": 2, "patch_size": 8}
     small = settings(schedule__epochs=1, model__options=options)

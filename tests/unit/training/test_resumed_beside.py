@@ -71,7 +71,7 @@ def test_another_teacher_than_the_run_began_with_is_refused(plugin, tmp_path):
     run = train(tmp_path / "run", model="test_vit", plugins=plugin.format(file).split("+"))
     stop(run, 2)
     write(file, seed=1)
-    with pytest.raises(StateError, match=r"is another now: the teacher changed\. Put it back"):
+    with pytest.raises(StateError, match=r"has changed: the teacher changed\. Restore it"):
         saccade.train(resume=run, quiet=True)
     write(file)
     saccade.train(resume=run, quiet=True)
@@ -101,7 +101,7 @@ def test_what_describes_the_answers_is_compared_where_both_say_it(tmp_path):
     before = other_inputs(*task_of([], spec))
     spec.extra["host"]["config"] |= {"act": "gelu", "of a later version": 1}
     assert other_differences(before, other_inputs(*task_of([], spec))) == [
-        "its inputs and outputs are described otherwise: 'extra.host.config.act'"
+        "the description of its inputs and outputs changed: 'extra.host.config.act'"
     ]
     assert other_differences({}, before) == []  # of a state of an earlier version
 
@@ -132,4 +132,4 @@ def test_weights_of_grey_images_make_colour_images_grey_and_say_so(kind, tmp_pat
     settings = {"optim.batch_size": 4, "engine.threads": 1, "data.workers": 0}
     run = saccade.train(str(data), checkpoint=file, epochs=1, device="cpu", out=tmp_path / "run", settings=settings)
     assert saccade.load_model(run.path)[1].in_chans == 1
-    assert "images are made grey for it" in " ".join(capsys.readouterr().err.split())
+    assert "images are converted to grayscale for it" in " ".join(capsys.readouterr().err.split())

@@ -31,5 +31,5 @@ def test_a_mean_or_a_deviation_given_alone_is_kept():
         assert (resolved.data.mean, resolved.data.std) == wanted
         assert (spec.mean, spec.std) == (resolved.data.mean, resolved.data.std)
     config = configure("quick", {"engine.device": "cpu", "data.mean": [0.5, 0.5, 0.5]})
-    with pytest.raises(ConfigError, match="3 and 1 numbers for 1 channels"):
+    with pytest.raises(ConfigError, match="3 and 1 numbers, but the images have 1 channels"):
         resolve(config, *open_samples(None, config.data), torch.device("cpu"))

@@ -263,7 +263,7 @@ def test_a_run_that_was_shortened_says_so_in_its_files_and_on_its_page(slowed):
     assert all("shortened_to" not in record for record in records[: from_epoch - 1])
     assert all("shortened_to" in record for record in records[from_epoch - 1 :])
     page = write_report(run).read_text()
-    assert f"shortened in epoch {from_epoch} to end in time: the machine became slower" in page
+    assert f"shortened in epoch {from_epoch} to finish within the time budget: the machine became slower" in page
     assert f"{epochs} of {EPOCHS}" in page
     (out / "summary.json").rename(out / "kept")
     assert f"Epoch {epochs - 1} of {epochs};" in state_of(run, run.config(), records[:-1])

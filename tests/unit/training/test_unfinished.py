@@ -120,5 +120,5 @@ def test_a_finished_run_says_nothing_and_keeps_its_best_weights(stopped, tmp_pat
 
 def test_a_run_without_weights_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
-    with pytest.raises(CheckpointError, match="has written no weights yet; resume it with"):
+    with pytest.raises(CheckpointError, match="has not saved any weights yet; resume it with"):
         saccade.load_model(tmp_path)

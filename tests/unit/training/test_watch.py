@@ -42,7 +42,7 @@ def test_a_run_is_waited_for_then_followed_to_its_end(serve, tmp_path):
     whole, headers = get(address)
     assert headers["Refresh"] is None
     assert "Finished after" in whole
-    assert "What next" in whole
+    assert "Next steps" in whole
     (tmp_path / "run" / "summary.json").unlink()  # as it was before its end
     page, headers = get(address)
     assert headers["Refresh"] == "2"

@@ -97,13 +97,13 @@ def test_the_recipe_of_texts_carries_the_papers_grid(model, rates, batches, dims
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ([1, 2], "it takes lists"),
+        ([1, 2], "a mapping of names to lists"),
         ({"lr": 1e-3}, "a list of values"),
         ({"lr": []}, "a list of values"),
         ({"optim.lrr": [1.0]}, "did you mean 'optim.lr'"),
         ({"optim.lr": ["fast"]}, "optim.lr = 'fast'"),
         ({"optim.lr": [-1.0]}, "it must be"),
-        ({"augment": [-1]}, "strengths are 0 or more"),
+        ({"augment": [-1]}, "strengths must be 0 or more"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(grid, message):

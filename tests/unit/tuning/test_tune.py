@@ -47,7 +47,7 @@ def test_a_search_ends_with_a_recipe_that_trains_and_a_page(planned, tmp_path):
     assert settings["optim"]["batch_size"] == 16
     page = (tmp_path / "tune" / "report.html").read_text()
     assert "against learning rate" in page
-    assert "validation samples were not looked at" in " ".join(page.split())
+    assert "validation samples were not used" in " ".join(page.split())
     trained = saccade.train(
         recipe=str(found.recipe), out=tmp_path / "run", quiet=True, settings={"data.train_limit": 64}
     )
@@ -90,7 +90,7 @@ def test_a_search_that_was_killed_goes_on_without_loss(planned, tmp_path, monkey
 
 def test_another_search_in_the_folder_is_refused_unless_it_may_be_replaced(planned, tmp_path):
     run_tune(tmp_path / "tune")
-    with pytest.raises(RunError, match=r"holds another search: settings.*--overwrite"):
+    with pytest.raises(RunError, match=r"holds a different search: settings.*--overwrite"):
         run_tune(tmp_path / "tune", epochs=3)
     assert run_tune(tmp_path / "tune", epochs=3, overwrite=True).trials == 5
     (tmp_path / "mine").mkdir()
@@ -127,7 +127,7 @@ def test_the_best_at_the_end_of_what_was_tried_is_said(planned, tmp_path, capfd)
     found = run_tune(tmp_path / "tune", recipe=str(tmp_path / "two.yaml"), quiet=False)
     assert set(found.edges.values()) <= {"lowest", "highest"}
     assert found.edges
-    assert "a better one may lie beyond" in " ".join(capfd.readouterr().err.split())
+    assert "a better value may lie beyond" in " ".join(capfd.readouterr().err.split())
 
 
 def test_a_mistyped_time_is_answered_in_a_line(capsys, tmp_path):
@@ -137,7 +137,7 @@ def test_a_mistyped_time_is_answered_in_a_line(capsys, tmp_path):
 
 def test_two_searches_do_not_share_a_folder_at_once(planned, tmp_path):
     (tmp_path / "tune").mkdir()
-    with FileLock(tmp_path / "tune" / ".lock"), pytest.raises(RunError, match="worked on by another process"):
+    with FileLock(tmp_path / "tune" / ".lock"), pytest.raises(RunError, match="in use by another process"):
         run_tune(tmp_path / "tune")
 
 
@@ -189,7 +189,7 @@ def test_trials_of_other_samples_are_not_taken_for_those_of_these(planned, tmp_p
     changed = sorted((data / "train").rglob("*.png"))[0]
     other = next(folder for folder in (data / "train").iterdir() if folder != changed.parent) / "moved.png"
     changed.rename(other)  # a label that was corrected
-    with pytest.raises(RunError, match="the training samples are others than when the search"):
+    with pytest.raises(RunError, match="the training samples changed since the search"):
         run_tune(tmp_path / "tune", data=str(data))
     other.rename(changed)
     assert run_tune(tmp_path / "tune", data=str(data)).settings == first.settings

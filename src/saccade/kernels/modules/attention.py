@@ -27,7 +27,7 @@ class FusedAttention(Fused, Attention):
         """Why this module cannot be replaced."""
         if getattr(module, "gate", None) is not None:
             return "it has a gate"
-        return "it drops weights of attention" if module.attn_drop.p else None
+        return "it uses attention dropout" if module.attn_drop.p else None
 
     def takes(self, x: Tensor, *args: Any, **kwargs: Any) -> bool:
         """Whether tokens attend without a mask, in training compiled for a GPU, and are few."""

@@ -19,7 +19,7 @@ class FusedGelu(Fused, nn.GELU):
     @classmethod
     def refuses(cls, module: Any) -> str | None:
         """Why this module cannot be replaced."""
-        return None if module.approximate == "none" else "it is another approximation of GELU"
+        return None if module.approximate == "none" else "it uses a different approximation of GELU"
 
     def takes(self, x: Tensor) -> bool:
         """Whether a call is compiled for a GPU in half precision."""

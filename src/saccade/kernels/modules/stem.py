@@ -26,8 +26,12 @@ class FusedStem(Fused, Stem):
     def refuses(cls, module: Stem) -> str | None:
         """Why this stem cannot be replaced, or None."""
         if not isinstance(module[0], nn.Conv2d) or module[0].bias is None:
-            return "it does not begin with a convolution that has a bias"
-        return None if all(isinstance(pool, nn.MaxPool2d) for pool in module[1:]) else "not only max poolings follow"
+            return "it does not start with a convolution with bias"
+        return (
+            None
+            if all(isinstance(pool, nn.MaxPool2d) for pool in module[1:])
+            else "it has layers other than max pooling after its convolution"
+        )
 
     def takes(self, x: Tensor) -> bool:
         """Whether the images are on a GPU; a tracer's stand-in cannot say."""

@@ -121,7 +121,7 @@ class RelativeLocalization(Around):
         self.pool = recipe.pool if pool == "auto" else pool
         self.features = features if callable(features) else None
         if self.features is not None and type(self.base) is not Classify:
-            raise ValueError("features= as a function takes the place of calling the model; within a task give a path")
+            raise ValueError("features= as a function replaces the call of the model; within a task, give a path")
         self.grid_recorder = GridRecorder(
             find_host(self.model, blocks=blocks, grid=grid, prefix_tokens=prefix_tokens, layout=layout),
             grids,
@@ -184,7 +184,7 @@ class RelativeLocalization(Around):
             pairs = self._draw(images.shape[0], device=found[0].tokens.device, generator=generator)
         elif pairs.ndim != 4 or len(pairs) != len(found):
             shape = f"{len(found)}, {images.shape[0]}, number, 2"
-            raise ValueError(f"pairs of shape {tuple(pairs.shape)} were given; they are one set a grid: {shape}")
+            raise ValueError(f"pairs of shape {tuple(pairs.shape)} were given; give one set of pairs per grid: {shape}")
         losses = [self._locate(*each) for each in zip(self.locators, found, pairs, strict=True)]
         localization = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         loss = self.strength * localization
@@ -230,15 +230,15 @@ class RelativeLocalization(Around):
             tokens, grid, skip = x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0
         if grid[0] * grid[1] < 2:
             raise HostError(
-                f"{self.grid_recorder.host.name} has a grid of one cell, so nothing can be localized; give larger "
-                "images, or choose a finer grid by grids='stages' or features="
+                f"{self.grid_recorder.host.name} has a grid of only one cell, so nothing can be localized; use "
+                "larger images, or choose a finer grid with grids='stages' or features="
             )
         pairs = pairs % (grid[0] * grid[1])
         predicted = locator(tokens, pairs + skip if skip else pairs)
         if self.kind != "l1" and any(self._offsets(n) > p.shape[-1] for n, p in zip(grid, predicted, strict=True)):
             raise ValueError(
-                f"a grid has {grid[0]}x{grid[1]} cells, more than the classes were made for; pass cells=({grid[0]}, "
-                f"{grid[1]}), the largest there will be, or pool= to make it smaller"
+                f"a grid has {grid[0]}x{grid[1]} cells, more than the location classes cover; pass cells=({grid[0]}, "
+                f"{grid[1]}), the largest grid that will occur, or pool= to make the grid smaller"
             )
         target = offsets(pairs, grid, signed=self.signed, unit=self.unit, dtype=upcast(tokens).dtype)
         return locate_loss(predicted, target, loss=self.kind, prior=self.prior, prior_on=self.prior_on)
@@ -251,7 +251,7 @@ class RelativeLocalization(Around):
                 grid = (-(-size[0] // stride), -(-size[1] // stride))
             if grid is None:
                 raise HostError(
-                    f"{self.grid_recorder.host.name} does not tell its grid; for loss={self.kind!r} pass cells="
+                    f"{self.grid_recorder.host.name} does not report its grid size; for loss={self.kind!r} pass cells="
                 )
             cells = pooled_grid(grid, self.pool)
             if self.pool is not None:  # sufficient for images up to twice as wide as high

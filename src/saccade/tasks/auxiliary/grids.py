@@ -59,7 +59,7 @@ class GridRecorder:
         layout: Layout | None,
     ) -> None:
         if host.text:
-            raise HostError(f"RelativeLocalization needs a grid of image features; {host.name} reads words, in a line")
+            raise HostError(f"RelativeLocalization needs a grid of image features, but {host.name} reads text")
         self.host, self.prefix_tokens, self.layout = host, prefix_tokens, layout
         self.info: list[dict[str, Any]] = _feature_info(host.model)
         *paths, last = self._paths(grids) if path is None else [path]
@@ -102,20 +102,26 @@ class GridRecorder:
         """Interpret a source's tensor as a grid, for images of the given size."""
         source = self.sources[index]
         if features is None:
-            raise HostError(f"{self.host.name} did not run {source.path!r}; pass features= with a path that it runs")
+            raise HostError(
+                f"{self.host.name} did not run the module {source.path!r}; pass features= with the path of a module "
+                "that it runs"
+            )
         if features.ndim == 3:
             grid, skip = self._token_grid(features.shape[1], source.stride, size)
             found = RecordedGrid(features, grid, skip)
         elif features.ndim != 4:
-            raise HostError(f"{source.path!r} returns {features.ndim} axes, no grid; pass features= with another path")
+            raise HostError(
+                f"{source.path!r} returns a tensor with {features.ndim} dimensions, which is not a grid; pass "
+                "features= with another path"
+            )
         elif self._channels_last(features, source.dim):
             found = RecordedGrid(features.flatten(1, 2), (features.shape[1], features.shape[2]))
         else:
             found = RecordedGrid(features.flatten(2).transpose(1, 2), (features.shape[2], features.shape[3]))
         if found.tokens.shape[2] != source.dim:
             raise HostError(
-                f"{source.path!r} returns shape {tuple(features.shape)}, of which {source.dim} channels were expected; "
-                "pass dim=, or layout= if they stand elsewhere"
+                f"{source.path!r} returns shape {tuple(features.shape)}, but {source.dim} channels were expected; "
+                "pass dim=, or layout= if the channels are in another dimension"
             )
         return found
 
@@ -164,8 +170,8 @@ class GridRecorder:
         norm = norm_path(self.host.model)
         if after_norm and norm is None:
             raise HostError(
-                f"{self.host.name} has no final norm under the names {', '.join(NORM_NAMES)}; pass norm=False, or "
-                "features= with the norm's path"
+                f"{self.host.name} has no final norm named {', '.join(NORM_NAMES)}; pass norm=False, or features= "
+                "with the norm's path"
             )
         if norm is not None and after_norm:
             return norm, False
@@ -178,14 +184,16 @@ class GridRecorder:
         try:
             model.get_submodule(path)
         except AttributeError:
-            raise HostError(f"{self.host.name} has no module {path!r}; pass features= with the path of one") from None
+            raise HostError(
+                f"{self.host.name} has no module {path!r}; pass features= with the path of an existing module"
+            ) from None
         stages = [entry for entry in self.info if f"{path}.".startswith(f"{entry['module']}.")]
         stage = (stages or (self.info if last else []) or [{}])[-1]
         widths = [dim, stage.get("num_chs"), getattr(model, "num_features", None)]
         widths += [block.front.dim for block in self.host.blocks if block.path == path or last][-1:]
         width = next((width for width in widths if isinstance(width, int)), None)
         if width is None:
-            raise HostError(f"{self.host.name} does not tell how wide the features of {path!r} are; pass dim=")
+            raise HostError(f"{self.host.name} does not report the number of channels of {path!r}; pass dim=")
         stride = stage.get("reduction", getattr(getattr(model, "config", None), "patch_size", None))
         return GridSource(path, before, width, stride if isinstance(stride, int) else None)
 

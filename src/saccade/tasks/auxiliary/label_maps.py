@@ -39,8 +39,8 @@ class LabelMaps:
             self._rows |= {name: (shard, row) for row, name in enumerate(self._names(shard))}
         if len(self._rows) != manifest["images"]:
             raise OSError(
-                f"{self.path} holds {len(self._rows)} images, its {MANIFEST} counts {manifest['images']}; a file "
-                "was exchanged. Make the maps again"
+                f"{self.path} holds {len(self._rows)} images, but its {MANIFEST} counts {manifest['images']}; a file "
+                "was replaced. Make the maps again"
             )
 
     def __len__(self) -> int:
@@ -64,14 +64,14 @@ class LabelMaps:
         """Return the maps if they have these classes and equal sizes, as training requires."""
         if self.classes is not None and self.classes != tuple(classes):
             raise ConfigError(
-                f"the label maps of {self.path} are of the classes {', '.join(self.classes[:5])}, ...; the data has "
-                f"{', '.join(classes[:5])}, ...; make maps of this data: saccade data labels"
+                f"the label maps in {self.path} are for the classes {', '.join(self.classes[:5])}, ..., but the data "
+                f"has {', '.join(classes[:5])}, ...; make maps of this data: saccade data labels"
             )
         sizes = {tuple(self._open(shard).get_slice("index").get_shape()[1:]) for shard in self.shards}
         if len(sizes) > 1:
             raise ConfigError(
-                f"the label maps of {self.path} have {len(sizes)} sizes, {sorted(sizes)[0]} and others; training reads "
-                "them in batches: make them of images of one size, as saccade data labels does"
+                f"the label maps in {self.path} have {len(sizes)} different sizes, such as {sorted(sizes)[0]}; "
+                "training reads them in batches: make them from images of one size, as saccade data labels does"
             )
         return self
 
@@ -110,7 +110,9 @@ class LabelMaps:
         """
         boxes = _boxes(crops, len(names))
         if flips is not None and tuple(flips.shape) != (len(names),):
-            raise ValueError(f"flips of shape {tuple(flips.shape)} were given for {len(names)} images; give one each")
+            raise ValueError(
+                f"flips of shape {tuple(flips.shape)} were given for {len(names)} images; give one flip per image"
+            )
         best = [self.best(name) for name in names]
         sizes: dict[torch.Size, list[int]] = {}  # maps of equal size are processed together
         for number, (index, _) in enumerate(best):
@@ -128,8 +130,8 @@ class LabelMaps:
         if name not in self:
             some = ", ".join(repr(known) for known in list(self._rows)[:3])
             raise ValueError(
-                f"{self.path} has no labels of {name!r}; it has those of {len(self)} images ({some}, ...). Give "
-                "names as they were when the maps were made, or make the maps of this image"
+                f"{self.path} has no label map of {name!r}; it has those of {len(self)} images ({some}, ...). Give "
+                "the names that were used when the maps were made, or make the map of this image"
             )
         shard, row = self._rows[name]
         file = self._open(shard)
@@ -137,7 +139,10 @@ class LabelMaps:
         lowest, highest = int(index.min()), int(index.max())
         if lowest < 0 or highest >= self.num_classes:
             wrong = lowest if lowest < 0 else highest
-            raise OSError(f"{self.path / shard} names class {wrong} of {self.num_classes}; make the maps again")
+            raise OSError(
+                f"{self.path / shard} contains the class {wrong}, but there are {self.num_classes} classes; make the "
+                "maps again"
+            )
         return index, value
 
     def _fill(self, index: Tensor, value: Tensor) -> Tensor:
@@ -161,7 +166,9 @@ class LabelMaps:
             names, shapes = None, []
         sound = isinstance(names, list) and all(isinstance(name, str) for name in names)
         if not sound or len(shapes[0]) != 4 or shapes[0] != shapes[1] or shapes[0][0] != len(names) or 0 in shapes[0]:
-            raise OSError(f"{self.path / shard} holds no labels of places as they are written; make the maps again")
+            raise OSError(
+                f"{self.path / shard} does not contain label maps in the expected format; make the maps again"
+            )
         return names
 
     def _open(self, shard: str) -> Any:
@@ -171,7 +178,7 @@ class LabelMaps:
                 self._files[shard] = safe_open(self.path / shard, framework="numpy")
             except (SafetensorError, OSError) as error:
                 raise OSError(
-                    f"{self.path / shard} cannot be read ({error}); it is missing, cut short or damaged. Copy it "
+                    f"{self.path / shard} cannot be read ({error}); it is missing, truncated or damaged. Copy it "
                     "again, or make the maps again"
                 ) from None
         return self._files[shard]
@@ -217,11 +224,11 @@ def save_label_maps(
 
     for name, dense in maps:
         if name in names:
-            raise ValueError(f"two images are named {name!r}; give names that differ, such as paths within the data")
+            raise ValueError(f"two images are named {name!r}; give unique names, such as paths within the dataset")
         if dense.ndim != 3 or (num_classes is not None and dense.shape[0] != num_classes):
             raise ValueError(
-                f"{name!r} has a map of shape {tuple(dense.shape)}; maps are classes, H, W, with as many classes each "
-                f"({num_classes or 'any number'})"
+                f"{name!r} has a map of shape {tuple(dense.shape)}; maps must be classes, H, W, all with the same "
+                f"number of classes ({num_classes or 'any number'})"
             )
         num_classes = dense.shape[0]
         best = _pick(name, dense, min(top, num_classes))
@@ -273,7 +280,7 @@ def _pick(name: str, dense: Tensor, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the top classes of an image and their values, k, H, W."""
     value, index = upcast(dense.detach()).cpu().topk(top, dim=0)
     if not value.isfinite().all():
-        raise ValueError(f"the map of {name!r} is not finite; look at the image and the teacher's precision")
+        raise ValueError(f"the map of {name!r} is not finite; check the image and the teacher's precision")
     kind = np.uint16 if dense.shape[0] <= 2**16 else np.int32
     return index.numpy().astype(kind), value.numpy().astype(np.float16)
 
@@ -302,7 +309,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(read_small(path / MANIFEST, most=MANIFEST_BYTES))
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{path} has no {MANIFEST}; give a folder that save_label_maps finished writing, or make the maps again"
+            f"{path} has no {MANIFEST}; give a folder that save_label_maps has written completely, or make the maps "
+            "again"
         ) from None
     except (ValueError, RecursionError) as error:
         raise OSError(f"{path / MANIFEST} is damaged ({error}); copy it again, or make the maps again") from None
@@ -317,8 +325,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     known = manifest.get("values") in ("probabilities", "logits") and type(manifest.get("images")) is int
     if type(count) is not int or not 0 < count <= MOST_CLASSES or not (named and beside and known):
         raise OSError(
-            f"{path / MANIFEST} does not say how many classes, images and files beside it there are; make the maps "
-            "again"
+            f"{path / MANIFEST} does not list the classes, the number of images and the files; make the maps again"
         )
     return manifest
 
@@ -329,12 +336,15 @@ def _boxes(crops: Tensor | None, count: int) -> Tensor:
         return torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(count, 4)
     if tuple(crops.shape) != (count, 4):
         raise ValueError(
-            f"crops of shape {tuple(crops.shape)} were given; they are top, left, height, width: {count}, 4"
+            f"crops of shape {tuple(crops.shape)} were given; they must have the shape {count}, 4: top, left, "
+            "height, width"
         )
     top, left, height, width = crops.detach().cpu().float().unbind(1)
     boxes = torch.stack([left, top, left + width, top + height], 1)
     slack = 1e-3
     inside = (boxes >= -slack).all() and (boxes <= 1 + slack).all() and (height > 0).all() and (width > 0).all()
     if not inside:
-        raise ValueError("crops reach beyond the image; give top, left, height and width as shares of it, from 0 to 1")
+        raise ValueError(
+            "crops extend beyond the image; give top, left, height and width as fractions of it, from 0 to 1"
+        )
     return boxes

@@ -49,7 +49,8 @@ class Teacher:
         count = count_classes(model)
         if classes is not None and count is not None and not all(0 <= label < count for label in classes):
             raise ValueError(
-                f"classes= names the teacher's class {max(classes, key=abs)}; its classes are 0 to {count - 1}"
+                f"classes= contains the teacher class {max(classes, key=abs)}; the teacher's classes are 0 to "
+                f"{count - 1}"
             )
         self.num_classes = count if classes is None else len(classes)
 
@@ -85,8 +86,8 @@ class Teacher:
         """Refuse a number of classes that differs from the student's."""
         if given != wanted:
             raise ValueError(
-                f"the teacher has {given} classes, the model {wanted}; give a teacher of the same classes, or classes= "
-                "with the teacher's class for each of the model's"
+                f"the teacher has {given} classes, the model {wanted}; give a teacher with the same classes, or "
+                "classes= with the teacher's class for each of the model's"
             )
 
     def fingerprint(self) -> str:
@@ -173,7 +174,10 @@ class WithTeacher(Classify):
 def require_other(teacher: nn.Module, student: nn.Module) -> None:
     """Refuse a teacher that shares modules with the student."""
     if {id(p) for p in student.parameters()} & {id(p) for p in teacher.parameters()}:
-        raise ValueError("the teacher shares parameters with the model, which would freeze it; give a deepcopy of it")
+        raise ValueError(
+            "the teacher shares parameters with the model, so freezing the teacher would freeze the model; give a "
+            "deepcopy of it"
+        )
 
 
 def resample(maps: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None = None) -> Tensor:
@@ -211,7 +215,9 @@ def _classify_positions(host: Host, images: Tensor) -> tuple[Tensor, Tensor]:
     if getattr(model, "aux_head", None) is not None and hasattr(model, "classify_tokens"):
         return whole, model.classify_tokens(features)  # trained with token labels
     if not isinstance(features, Tensor) or features.ndim not in (3, 4):
-        raise HostError(f"{host.name} has no grid of final features; pass dense=, a function that labels every place")
+        raise HostError(
+            f"{host.name} has no grid of final features; pass dense=, a function that classifies every position"
+        )
     layout = "NLC" if features.ndim == 3 else "NHWC" if host.layout == "NHWC" else "NCHW"
     size, prefix = (images.shape[-2], images.shape[-1]), host.output_prefix
     tokens = split_tokens(features, layout=layout, prefix_tokens=prefix, image_size=size)  # type: ignore[arg-type]
@@ -230,8 +236,9 @@ def _require_positions(host: Host) -> None:
     if missing or host.text or type(host.model).__name__ in CLASS_OUTPUT:
         why = f"has no {' and no '.join(missing)}" if missing else "gives no grid of final features"
         raise HostError(
-            f"{host.name} {why}, so that its classifier cannot be applied to every position; pass dense=, a function "
-            "of model and images that returns logits, B, classes, and every place's, B, classes, H, W"
+            f"{host.name} {why}, so its classifier cannot be applied at every position; pass dense=, a function of "
+            "the model and the images that returns logits of the image, B, classes, and of every position, B, "
+            "classes, H, W"
         )
 
 
@@ -239,13 +246,13 @@ def _rescale(model: nn.Module, images_norm: Norm | None, teacher_norm: Norm | No
     """Return scale and shift from the student's normalisation to the teacher's."""
     if images_norm is None:
         if teacher_norm is not None:
-            raise ValueError("teacher_norm= was given without images_norm=; tell both mean and std of the images, too")
+            raise ValueError("teacher_norm= was given without images_norm=; also give the mean and std of the images")
         return None
     if teacher_norm is None:
         cfg = getattr(model, "pretrained_cfg", None) or {}
         if not cfg.get("mean") or not cfg.get("std"):
             raise ValueError(
-                f"{type(model).__name__} does not tell which mean and std it was trained with; pass "
+                f"{type(model).__name__} does not record the mean and std that it was trained with; pass "
                 "teacher_norm=(mean, std)"
             )
         teacher_norm = (cfg["mean"], cfg["std"])

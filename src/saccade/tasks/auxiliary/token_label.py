@@ -85,17 +85,20 @@ class TokenLabelling(WithTeacher):
         **settings: Any,
     ) -> None:
         if "label_smoothing" in settings:
-            raise TypeError("label_smoothing was given; token labelling smooths every label alike: give smoothing=")
+            raise TypeError(
+                "label_smoothing was given, but token labelling smooths all labels in the same way; give smoothing= "
+                "instead"
+            )
         super().__init__(model, **settings)
         if find_late_fusion(model) is not None:
             raise ValueError(
-                "the model's head trains two classifiers (fusion=late) and token labelling one; choose another fusion, "
-                "or late=scores"
+                "the model's head trains two classifiers (fusion=late), but token labelling trains one; choose "
+                "another fusion, or late=scores"
             )
         if not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing={smoothing} was given; it is a share, from 0 to below 1")
+            raise ValueError(f"smoothing={smoothing} was given; it must be from 0 to below 1")
         if teacher is not None and maps is not None:
-            raise ValueError("both teacher= and maps= were given; give the one that the labels shall come from")
+            raise ValueError("both teacher= and maps= were given; give only the one that provides the labels")
         if teacher is not None:
             require_other(teacher if isinstance(teacher, nn.Module) else teacher.model, model)
         self.num_classes = _require_classes(model, num_classes)
@@ -238,7 +241,7 @@ class TokenLabelling(WithTeacher):
             cell = (stride, stride)
         else:
             raise HostError(
-                f"{self.grid_recorder.host.name} does not tell the stride of its tokens, which mixing needs; pass "
+                f"{self.grid_recorder.host.name} does not report the stride of its tokens, which mixing needs; pass "
                 "grid=(rows, columns) of its tokens, or mix_token=False"
             )
         # Models that pad have one more row or column, which the box does not cover.
@@ -254,10 +257,10 @@ class TokenLabelling(WithTeacher):
     ) -> SoftLabels | None:
         if self.maps is None:
             if names is not None or crops is not None or flips is not None:
-                raise TypeError("names, crops and flips were given to a task without maps=, which they are to find")
+                raise TypeError("names, crops and flips were given, but the task has no maps= to look them up in")
             return None if self.teacher is None else self.teacher(images, grid)
         if names is None:
-            raise TypeError("this task reads labels by name; give names= of the images, or labels= already read")
+            raise TypeError("this task looks labels up by name; give names= of the images, or labels= already read")
         return self.maps.read(names, grid, crops=crops, flips=flips, device=images.device)
 
     def _smooth(self, labels: SoftLabels | None, truth: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -277,8 +280,8 @@ class TokenLabelling(WithTeacher):
             targets = F.one_hot(targets, self.num_classes)
         elif targets.ndim != 2 or targets.shape[1] != self.num_classes:
             raise ValueError(
-                f"targets of shape {tuple(targets.shape)} were given as shares of {self.num_classes} classes; give B, "
-                f"{self.num_classes}, or class indices as integers"
+                f"targets of shape {tuple(targets.shape)} were given as probabilities of {self.num_classes} classes; "
+                f"give shape B, {self.num_classes}, or class indices as integers"
             )
         return targets.to(dtype) * (1 - self.smoothing) + self.smoothing / self.num_classes
 
@@ -287,8 +290,8 @@ class TokenLabelling(WithTeacher):
             self.teacher.join(self.model, self.num_classes)
         if self.maps is not None and self.maps.num_classes != self.num_classes:
             raise ValueError(
-                f"the label maps are of {self.maps.num_classes} classes, the model has {self.num_classes}; make them "
-                "with a teacher of the model's classes"
+                f"the label maps have {self.maps.num_classes} classes, the model has {self.num_classes}; make them "
+                "with a teacher that has the model's classes"
             )
 
 
@@ -304,7 +307,7 @@ def _require_classes(model: nn.Module, given: int | None) -> int:
     if given is not None and known is not None and given != known:
         raise ValueError(f"num_classes={given} was given; the model has {known}")
     if (count := given or known) is None:
-        raise ValueError(f"{type(model).__name__} does not tell how many classes it has; pass num_classes=")
+        raise ValueError(f"{type(model).__name__} does not report its number of classes; pass num_classes=")
     return count
 
 

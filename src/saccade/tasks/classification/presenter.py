@@ -16,12 +16,12 @@ from ..page import Shown, no_images, worst_section
 from ..presenter import RankedPresenter
 
 ABOUT_INTERVAL = (
-    "The interval (Wilson) says how far accuracy could be off because these validation images were taken and not "
-    "others of the same kind. It says nothing about another seed, nor about images of another kind."
+    "The interval (Wilson) covers the uncertainty from the choice of these validation images. It says nothing about "
+    "other seeds or other kinds of images."
 )
 ABOUT_IMAGES = (
-    "The validation images with the highest loss: first those that were answered wrongly with confidence. Wrong labels "
-    "and damaged images gather here, so look at the labels before blaming the model."
+    "The validation images with the highest loss, confident mistakes first. Wrong labels and damaged images often "
+    "appear here, so check the labels before blaming the model."
 )
 
 
@@ -72,7 +72,7 @@ class ClassificationPresenter(ClassPresenter):
         answered = _answered(shown)
         opening = join(
             shown.model,
-            f", trained on {shorten(shown.data, 120)}, names the right class for ",
+            f", trained on {shorten(shown.data, 120)}, predicts the right class for ",
             tag("strong", f"{correct / count:.1%}"),
             f" of {count:,} validation images of {len(_classes(shown, answered)):,} classes (95% interval {low:.1%} "
             f"to {high:.1%}).",
@@ -80,8 +80,8 @@ class ClassificationPresenter(ClassPresenter):
         if answered is None or not len(answered):
             return opening
         commonest = float(np.bincount(answered.labels).max() / len(answered))
-        verdict = "" if low > commonest else " It has not been shown to do better than that."
-        return join(opening, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
+        verdict = "" if low > commonest else " The model has not been shown to do better than that."
+        return join(opening, f" Always predicting the most frequent class would be right for {commonest:.1%}.{verdict}")
 
     def facts(self, shown: Shown) -> list[tuple[str, str, str]]:
         """Return accuracy with its interval, and the loss."""
@@ -122,7 +122,7 @@ def image_section(shown: Shown, answered: Answered, classes: Sequence[str]) -> S
 
     def alt(index: int) -> str:
         true, answer = names(index)
-        return f": {true}, answered {answer}"
+        return f": {true}, predicted {answer}"
 
     return worst_section(shown, answered.loss, tell, about=ABOUT_IMAGES, alt=alt)
 

@@ -54,7 +54,7 @@ class Classify(OneOf):
     def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> None:
         super().__init__(model)
         if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing} was given; it is a share, from 0 to below 1")
+            raise ValueError(f"label_smoothing={label_smoothing} was given; it must be from 0 to below 1")
         self.label_smoothing = label_smoothing
         self.register_buffer("class_weights", class_weights, persistent=False)
 
@@ -139,7 +139,7 @@ def classification_loss(
     """Return the mean cross-entropy of logits, B, K, with class indices, B, or soft labels, B, K."""
     if targets.is_floating_point() and targets.shape != logits.shape:
         raise ValueError(
-            f"targets of shape {tuple(targets.shape)} were given as shares of classes for logits of shape "
+            f"targets of shape {tuple(targets.shape)} were given as class probabilities for logits of shape "
             f"{tuple(logits.shape)}; give the same shape, or class indices as integers of shape ({logits.shape[0]},)"
         )
     logits = upcast(logits)
@@ -153,7 +153,7 @@ def read_logits(answer: Any) -> Tensor:
     logits = getattr(answer, "logits", answer)
     if not isinstance(logits, Tensor):
         raise TypeError(
-            f"the model returned {type(answer).__name__}; a task for classification needs a tensor of logits, or an "
+            f"the model returned {type(answer).__name__}; a classification task needs a tensor of logits, or an "
             "object with a tensor `logits`. Wrap the model so that it returns one of them"
         )
     return logits
@@ -165,7 +165,9 @@ def weigh_classes(loss: LossConfig, counts: Tensor | None, *, classes: int) -> T
         return None
     if loss.class_weights == "balanced":
         if counts is None:
-            raise ConfigError("loss.class_weights = balanced needs to know the classes' counts; a stream does not tell")
+            raise ConfigError(
+                "loss.class_weights = balanced needs the number of samples per class, which a stream does not provide"
+            )
         weights = counts.sum() / counts.clamp(min=1)
     else:
         weights = torch.tensor(loss.class_weights, dtype=torch.float64)

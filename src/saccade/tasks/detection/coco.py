@@ -68,7 +68,9 @@ def _read_list(root: Path, file: Path, part: str) -> ObjectList:
     whole = _load(file)
     categories = {key: str(one["name"]) for key, one in _entries(whole, "categories", "name", file).items()}
     if len(set(categories.values())) < len(categories):
-        raise ValueError(f"{file} has two categories of one name: {abbreviate(list(categories.values()))}; rename one")
+        raise ValueError(
+            f"{file} has two categories with the same name: {abbreviate(list(categories.values()))}; rename one"
+        )
     images = _entries(whole, "images", "file_name", file)
     names = _find_images(root, file, part, images)
     listed = ObjectList(classes=tuple(categories[one] for one in sorted(categories, key=_order)))
@@ -76,22 +78,24 @@ def _read_list(root: Path, file: Path, part: str) -> ObjectList:
     for key, name in names.items():
         if name is not None and (size := _size(images[key])) is not None:
             listed.sizes[name] = size
-    gone: dict[Any, int] = {key: 0 for key, name in names.items() if name is None}
+    lost_objects: dict[Any, int] = {key: 0 for key, name in names.items() if name is None}
     for place, one in enumerate(whole["annotations"]):
         if not isinstance(one, dict):
-            raise ValueError(f"{file}: annotation {place + 1} is {type(one).__name__}; each is an object with a bbox")
+            raise ValueError(
+                f"{file}: annotation {place + 1} is {type(one).__name__}; each must be an object with a bbox"
+            )
         image, category = _known(one.get("image_id"), names), _known(one.get("category_id"), categories)
         if image is None or category is None:
             key = "image_id" if image is None else "category_id"
-            reason = f"it has the {key} {one.get(key)!r}, which the list lacks"
+            reason = f"its {key} {one.get(key)!r} is not in the list"
             listed.lost.append(BadSample(f"annotation {one.get('id', place + 1)} of {file.name}", reason, "unknown"))
             listed.objects += 1
         elif (name := names[image]) is None:
-            gone[image] += 1
+            lost_objects[image] += 1
             listed.objects += 1
         else:
             _add(listed, name, one, categories[category], file)
-    listed.lost += [missing(images[key]["file_name"], objects=count) for key, count in gone.items()]
+    listed.lost += [missing(images[key]["file_name"], objects=count) for key, count in lost_objects.items()]
     return listed
 
 
@@ -99,14 +103,15 @@ def _load(file: Path) -> dict[str, Any]:
     try:
         whole = json.loads(read_small(file, most=LARGEST))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is no JSON: {error}") from None
+        raise ValueError(f"{file} is not JSON: {error}") from None
     if not isinstance(whole, dict):
         raise ValueError(
-            f"{file} holds a {type(whole).__name__}; COCO's format is an object with images, annotations and categories"
+            f"{file} holds a {type(whole).__name__}; the COCO format is an object with images, annotations and "
+            "categories"
         )
     for key in ("images", "annotations", "categories"):
         if not isinstance(whole.get(key), list):
-            raise ValueError(f"{file} has no list called {key!r}; COCO's format has images, annotations and categories")
+            raise ValueError(f"{file} has no list {key!r}; the COCO format has images, annotations and categories")
     return whole
 
 
@@ -116,11 +121,11 @@ def _entries(whole: Mapping[str, Any], kind: str, key: str, file: Path) -> dict[
     for place, one in enumerate(whole[kind]):
         if not isinstance(one, dict) or not _is_id(one.get("id")) or not isinstance(one.get(key), str) or not one[key]:
             raise ValueError(
-                f"{file}: entry {place + 1} of {kind} is {repr(one)[:120]}; each has an id, a number or a text, and a "
-                f"{key}, a text"
+                f"{file}: entry {place + 1} of {kind} is {repr(one)[:120]}; each must have an id (a number or a "
+                f"string) and a {key} (a string)"
             )
         if one["id"] in found:
-            raise ValueError(f"{file} has two entries of {kind} with the id {one['id']!r}; give each its own")
+            raise ValueError(f"{file} has two entries of {kind} with the id {one['id']!r}; give each entry its own id")
         found[one["id"]] = one
     return found
 
@@ -158,7 +163,8 @@ def _find_images(root: Path, file: Path, part: str, images: Mapping[Any, Mapping
         name = names[key] = find_image(root, places, one["file_name"])
         if name is not None and taken.setdefault(name, key) != key:
             raise ValueError(
-                f"{file}: the images {taken[name]!r} and {key!r} are one file, {name}; put its objects under one id"
+                f"{file}: the images {taken[name]!r} and {key!r} are the same file, {name}; put its objects under "
+                "one id"
             )
     return names
 
@@ -173,9 +179,9 @@ def _add(listed: ObjectList, name: str, one: Mapping[str, Any], label: str, file
     box, crowd = one.get("bbox"), one.get("iscrowd", 0)
     which = f"{file}: annotation {repr(one.get('id'))[:40]} has"
     if not isinstance(box, list) or len(box) != 4 or not all(type(value) in (int, float) for value in box):
-        raise ValueError(f"{which} the bbox {repr(box)[:80]}; it is left, top, width, height")
+        raise ValueError(f"{which} the bbox {repr(box)[:80]}; it must be left, top, width, height")
     if crowd not in (0, 1, None):
-        raise ValueError(f"{which} iscrowd {repr(crowd)[:40]}; it is 0 or 1")
+        raise ValueError(f"{which} iscrowd {repr(crowd)[:40]}; it must be 0 or 1")
     try:
         left, top, width, height = map(float, box)
     except OverflowError:
@@ -183,5 +189,5 @@ def _add(listed: ObjectList, name: str, one: Mapping[str, Any], label: str, file
     region, wrong = clean_region(one.get("segmentation"))
     listed.add(name, ListedObject(label, (left, top, left + width, top + height), bool(crowd), region))
     if wrong is not None:
-        so = "its box is used" if region is None else "its other polygons are used"
-        listed.remark(name, f"a {label}: {wrong}; {so}")
+        fallback = "its box is used" if region is None else "its other polygons are used"
+        listed.remark(name, f"a {label}: {wrong}; {fallback}")

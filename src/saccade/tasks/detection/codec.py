@@ -40,7 +40,7 @@ class DetectionCodec(Codec):
     def read_output(self, output: np.ndarray) -> np.ndarray:
         """Return the filtered objects, B, K, columns: box, score, class (-1 for none) and mask cells."""
         if output.ndim != 3 or output.shape[2] < CELLS:
-            raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
+            raise ValueError(f"its output has the shape {output.shape} instead of boxes with score and class")
         return read_answers(torch.from_numpy(np.ascontiguousarray(output)), **answer_filter(self.spec)).rows().numpy()
 
     def unframe(self, row: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -60,8 +60,8 @@ class BoxTargets(Targets):
         """Refuse a dataset without objects."""
         if not self.counts().any():
             wrong = [f"{self.names[image]}: {text}" for image, texts in self.remarks.items() for text in texts]
-            told = f"; {count_of(len(wrong), 'object')} with something wrong: {abbreviate(wrong)}" if wrong else ""
-            raise ValueError(f"{where} has no objects in any image; a detector needs some to learn from{told}")
+            problems = f"; problems with {count_of(len(wrong), 'object')}: {abbreviate(wrong)}" if wrong else ""
+            raise ValueError(f"{where} has no objects in any image; a detector needs objects to learn from{problems}")
 
     @property
     def most(self) -> int:
@@ -103,20 +103,24 @@ class BoxTargets(Targets):
             yield BadSample(name, reason, "size")
         here = self.objects(index)
         if here.start == here.stop:
-            yield BadSample(name, "it has no objects; that is right where nothing is to be found", "no objects")
+            yield BadSample(name, "it has no objects; this is correct if the image is empty", "no objects")
         if (beyond := reaches_beyond(self.boxes[here], size)).any():
             shown = abbreviate([str([round(float(side), 1) for side in box]) for box in self.boxes[here][beyond]])
-            yield BadSample(name, f"boxes reach beyond its {size[1]} x {size[0]} pixels, and are cut: {shown}", "box")
+            yield BadSample(
+                name, f"boxes extend beyond its {size[1]} x {size[0]} pixels and are clipped: {shown}", "box"
+            )
         whole = np.concatenate([self.boxes[here], self.labels[here][:, None]], axis=1)
         _, first = np.unique(whole, axis=0, return_index=True)
         if len(first) < len(whole):
             again = np.setdiff1d(np.arange(len(whole)), first)
             shown = abbreviate([f"{self.outputs[int(one[4])]} {one[:4].round(1).tolist()}" for one in whole[again]])
-            yield BadSample(name, f"boxes are there twice with the same class: {shown}", "doubled")
+            yield BadSample(name, f"duplicate boxes with the same class: {shown}", "doubled")
         for place, region in enumerate([] if self.regions is None else self.regions[here]):
             try:
                 if region is not None and not to_mask(region, size).any():
-                    yield BadSample(name, f"object {place + 1}: no pixel is its own; its box is filled", "box")
+                    yield BadSample(
+                        name, f"object {place + 1}: its mask has no pixels; its filled box is used instead", "box"
+                    )
             except ValueError as error:
                 yield BadSample(name, f"object {place + 1}: {error}", "box")
 
@@ -161,11 +165,11 @@ class BoxTargets(Targets):
                 label, reason = int(self.labels[place]), None
                 key = (label, *box)
                 if box[2] <= box[0] or box[3] <= box[1]:
-                    reason = "its box lies outside of the image"
+                    reason = "its box is outside the image"
                 elif key in seen:
-                    reason = "its box is there twice"
+                    reason = "its box is a duplicate"
                 if reason is not None:
-                    yield name, f"a {self.outputs[label]} left out: {reason}"
+                    yield name, f"a {self.outputs[label]} was dropped: {reason}"
                     continue
                 seen.add(key)
                 width, height = round(box[2] - box[0], 2), round(box[3] - box[1], 2)
@@ -176,7 +180,7 @@ class BoxTargets(Targets):
                     if region is not None and (mask := to_mask(region, size)).any():
                         one |= {"segmentation": region, "area": int(mask.sum())}
                 except ValueError as error:
-                    yield name, f"a {self.outputs[label]} without its mask: {error}"
+                    yield name, f"a {self.outputs[label]} is kept without its mask: {error}"
                 annotations.append(one)
         categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
         whole = {"images": images, "annotations": annotations, "categories": categories}
@@ -247,10 +251,10 @@ def _other_size(listed: tuple[int, int] | None, size: tuple[int, int]) -> str | 
     """Return the fault if an image's size differs from that of its annotations."""
     if listed is None or listed == size:
         return None
-    turned = ", turned by its EXIF note" if listed == size[::-1] else ""
+    turned = ", rotated by its EXIF orientation" if listed == size[::-1] else ""
     return (
-        f"the list says {listed[1]} x {listed[0]} pixels and it has {size[1]} x {size[0]}{turned}; its boxes are of "
-        "another image: correct them, or the list's width and height"
+        f"the annotations say {listed[1]} x {listed[0]} pixels but the image has {size[1]} x {size[0]}{turned}; the "
+        "boxes belong to another image: correct them, or the width and height in the annotations"
     )
 
 
@@ -260,7 +264,7 @@ def _cut(boxes: np.ndarray, real: np.ndarray, size: tuple[int, int], *, name: st
     outside = real & ((inside[:, 2:] - inside[:, :2]) <= 0).any(1)
     if outside.any():
         shown = abbreviate([str([round(float(side), 1) for side in box]) for box in boxes[outside]])
-        reason = f"boxes lie outside of its {size[1]} x {size[0]} pixels: {shown}; correct them, or take them out"
+        reason = f"boxes are outside its {size[1]} x {size[0]} pixels: {shown}; correct them, or remove them"
         raise BadSample(name, reason, "box")
     return inside
 

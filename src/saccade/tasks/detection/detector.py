@@ -54,7 +54,7 @@ class Detector(OnPyramid):
         for key, value in options.items():
             least = 0 if key in ("groups", "depth", "convs", "positive") else 1
             if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= MOST:
-                raise ConfigError(f"model.head = {head!r} was given; {key} is a number from {least} to {MOST}")
+                raise ConfigError(f"model.head = {head!r} was given; {key} must be from {least} to {MOST}")
         if "masks" not in inspect.signature(make).parameters:
             known.pop("masks")
         try:
@@ -75,8 +75,8 @@ class Detector(OnPyramid):
         if isinstance(self.head, RetinaNet | ATSS):
             return None
         return (
-            f"its head is {type(self.head).__name__}, and of detectors retinanet and atss are written as graphs; train "
-            "with --set model.head=atss, or use the run itself"
+            f"its head is {type(self.head).__name__}, and among detectors only retinanet and atss can be exported as "
+            "graphs; train with --set model.head=atss, or use the run itself"
         )
 
     def maps(self, x: Tensor) -> tuple[list[Tensor], tuple[int, int]]:

@@ -12,10 +12,10 @@ from .metrics import DetectionMetrics
 
 NONE, RIGHT, DOUBLED, OTHER_CLASS, MISPLACED, NOTHING, SPARED = range(7)  # types of predictions
 KINDS = {
-    MISPLACED: ("Badly placed", "of its class, but with an overlap of 10% to 50%"),
-    OTHER_CLASS: ("Wrong class", "in the place of an object of another class"),
-    DOUBLED: ("Doubled", "in the place of an object that a surer answer has found"),
-    NOTHING: ("Nothing there", "where no object is"),
+    MISPLACED: ("Wrong location", "the right class, but an overlap of only 10% to 50%"),
+    OTHER_CLASS: ("Wrong class", "on an object of another class"),
+    DOUBLED: ("Duplicate", "on an object that a prediction with a higher score has already found"),
+    NOTHING: ("Background", "not on any object"),
 }
 ENOUGH, NEAR = 0.5, 0.1  # IoU of a correct prediction, and of a badly located one
 SHOWN_MASKS = 20  # most masks shown in an image

@@ -20,7 +20,7 @@ class HostedDetector(Hosted):
     """
 
     overlap = 1.0
-    no_graph = "it is a model of transformers; use the run itself, or a head of this package's: atss, retinanet"
+    no_graph = "it is a transformers model; use the run itself, or one of saccade's heads: atss, retinanet"
 
     def losses(self, x: Tensor, objects: Objects, seeds: Tensor) -> dict[str, Tensor]:
         """Return the model's own loss.

@@ -33,7 +33,7 @@ class DetectionHosts(TransformersHosts):
             return model
         if config.probe:
             raise ConfigError(
-                "model.probe was asked for; it is for classifiers: a detector's head is trained as a whole"
+                "model.probe was given, but it is for classifiers only: a detector's head is trained as a whole"
             )
         masks = bool(spec.extra.get("masks"))
         made = Detector(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs), masks=masks)

@@ -54,8 +54,8 @@ def require_layout(spec: str) -> None:
     if inner is not None:
         hint = f"{inner} is: give that"
     elif lists:
-        hint = f"of its lists ({abbreviate(lists)}) call the training one train.json and the validation one val.json"
-    raise ValueError(f"{path} is not laid out as a set of images with objects; {hint}")
+        hint = f"rename its annotation files ({abbreviate(lists)}): train.json for training, val.json for validation"
+    raise ValueError(f"{path} does not have the layout of a detection dataset; {hint}")
 
 
 def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
@@ -68,7 +68,7 @@ def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
     parts, remarks = read(path)
     classes = tuple(dict.fromkeys(label for part in parts.values() for label in part.classes))
     sources: dict[str, FileSource] = {}
-    notes: list[str] = [f"images and objects as {name} lays them out", *remarks]
+    notes: list[str] = [f"images and objects in the layout of {name}", *remarks]
     for part, listed in parts.items():
         _require_most(path, part, listed, bad_limit)
         targets = make_targets(listed, classes)
@@ -82,18 +82,18 @@ def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
 def _require_most(path: Path, part: str, listed: ObjectList, bad_limit: float) -> None:
     """Refuse a split with too many missing images or invalid objects."""
     for kinds, there, noun, advice in (
-        (("unknown",), listed.objects, "objects", "add what they speak of to images or categories, or take them out"),
-        (None, len(listed.images), "images", "put them there, or take them out of the list"),
+        (("unknown",), listed.objects, "objects", "add the missing images or categories, or remove these objects"),
+        (None, len(listed.images), "images", "add the files, or remove the images from the list"),
     ):
         lost = [bad for bad in listed.lost if (bad.kind == "unknown") is (kinds is not None)]
         total = there if kinds else there + len(lost)
         if lost and len(lost) > max(bad_limit * total, 1):
             named = abbreviate([str(bad) for bad in lost])
             raise ValueError(
-                f"{path}: {len(lost)} of {total} {noun} of the part {part} cannot be used: {named}; {advice}"
+                f"{path}: {len(lost)} of {total} {noun} of the split {part} cannot be used: {named}; {advice}"
             )
     if not listed.images:
-        raise ValueError(f"{path}: the part {part} lists no image that is there; see docs/detection.md")
+        raise ValueError(f"{path}: none of the images listed in the split {part} exists; see docs/detection.md")
 
 
 def make_targets(listed: ObjectList, classes: Sequence[str]) -> BoxTargets:
@@ -139,17 +139,17 @@ def _notes(part: str, listed: ObjectList, targets: BoxTargets) -> Iterator[str]:
     """Yield notes on a split."""
     if listed.remarks:
         total = sum(map(len, listed.remarks.values()))
-        yield f"{part}: {count_of(total, 'object')} with something wrong: {abbreviate(list(listed.all_remarks()))}"
+        yield f"{part}: problems with {count_of(total, 'object')}: {abbreviate(list(listed.all_remarks()))}"
     if beyond := int(targets.beyond().sum()):
-        many = f"{beyond:,} boxes reach beyond their images; they are"
+        many = f"{beyond:,} boxes extend beyond their images; they are"
         yield f"{part}: {'1 box reaches beyond its image; it is' if beyond == 1 else many} cut at the edges"
     if empty := targets.empty():
-        yield f"{part}: {count_are(empty, 'image')} without objects; they teach where nothing is"
+        yield f"{part}: {count_are(empty, 'image')} without objects; they serve as negative examples"
     absent = [name for name, count in zip(targets.outputs, targets.counts(), strict=True) if not count]
     if absent and part == "train":
-        yield f"no training object is of {abbreviate(absent)}; nothing is learned of it"
+        yield f"no training object has the class {abbreviate(absent)}; the model cannot learn it"
     if targets.crowd.any():
         regions = count_are(int(targets.crowd.sum()), "region")
-        yield f"{part}: {regions} of crowds or difficult objects, where an answer is neither right nor wrong"
+        yield f"{part}: {regions} of crowds or difficult objects, where predictions are neither right nor wrong"
     if targets.regions is not None and (without := sum(region is None for region in targets.regions)):
-        yield f"{part}: {count_of(without, 'object')} without mask; their boxes are filled"
+        yield f"{part}: {count_of(without, 'object')} without a mask; their filled boxes are used instead"

@@ -45,9 +45,9 @@ class ObjectList:
         left, top, right, bottom = thing.box
         shown = [round(value, 2) if math.isfinite(value) else value for value in thing.box]
         if not all(map(math.isfinite, thing.box)) or right <= left or bottom <= top:
-            self.remark(name, f"a {thing.label} has a box without area, left out: {shown}")
+            self.remark(name, f"a {thing.label} has a box without area and was dropped: {shown}")
         elif not _is_inside(thing.box, self.sizes.get(name)):
-            self.remark(name, f"a {thing.label} has a box outside of the image, left out: {shown}")
+            self.remark(name, f"a {thing.label} has a box outside the image and was dropped: {shown}")
         else:
             self.images[name].append(thing)
 
@@ -84,9 +84,9 @@ def find_image(root: Path, places: Sequence[Path], name: str) -> str | None:
 
 def missing(name: str, *, objects: int = 0) -> BadSample:
     """Return the fault of a missing image."""
-    reason = "the list names it, and it is not there"
+    reason = "it is listed in the annotations, but the file does not exist"
     if name.startswith(("/", "..")) or "/../" in name:
-        reason = "the list names it and it lies outside of the set's folder"
+        reason = "it is listed in the annotations, but lies outside the dataset's folder"
     told = name.encode(errors="backslashreplace").decode()
     return BadSample(told, reason + (f"; its objects are lost: {objects}" if objects else ""), "missing")
 
@@ -96,4 +96,4 @@ def read_text(file: Path) -> str:
     try:
         return read_small(file, most=LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not written in UTF-8: {error}") from None
+        raise ValueError(f"{file} is not encoded in UTF-8: {error}") from None

@@ -39,8 +39,9 @@ class DetectionPresenter(Presenter):
     outputs_key = "classes"
     boxes = True
     note = (
-        "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
-        "Intervals are over validation images, by leaving some out; they say nothing about another seed."
+        "Average precision is COCO's: the mean over IoU thresholds from 50% to 95%, recalls, and classes that have "
+        "objects. Intervals are over validation images, by leaving some of them out; they say nothing about other "
+        "seeds."
     )
 
     def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
@@ -79,7 +80,7 @@ class DetectionPresenter(Presenter):
             best.setdefault(one["class"], one["score"])  # objects are sorted by score
         counts = Counter(one["class"] for one in objects if one["score"] >= SURE)
         rows = tuple(
-            (name, f"{counts[name]} sure, the surest {score:.1%}" if counts[name] else f"perhaps, {score:.1%}", score)
+            (name, f"{counts[name]} sure, best {score:.1%}" if counts[name] else f"perhaps, {score:.1%}", score)
             for name, score in list(best.items())[:top]
         )
         text = ", ".join(f"{counts[name]} {name}" for name in best if counts[name]) or "nothing sure"
@@ -143,8 +144,8 @@ def _image_section(shown: Shown) -> Section:
         )
 
     about = paragraph(
-        f"The truth on the left, beside it the answers that are at least {least:.0%} sure, where most objects are "
-        "found for the least that is wrong (F1). Images whose truth is wrong gather among the worst: look at it before "
+        f"Ground truth on the left; on the right, predictions with a confidence of at least {least:.0%}, the "
+        "threshold with the best F1. Images with wrong annotations are often among the worst: check them before "
         "blaming the model."
     )
     measure = ("average precision", "ap")
@@ -191,53 +192,59 @@ def _answers(
 def _error_section(shown: Shown) -> Section:
     answers, objects = shown.predictions["answers"], shown.predictions["objects"]
     best = best_threshold(answers, objects)
-    marks = [(best, f"At {best:.0%} sure, the best F1"), (0.5, "At 50% sure")]
+    marks = [(best, f"At confidence {best:.0%} (best F1)"), (0.5, "At confidence 50%")]
     counts = [count_errors(answers, objects, least) for least, _ in marks]
     total = int((objects[..., 0] >= 0).sum())
-    rows = [["Right", "an overlap of half or more with an object of its class", *(f"{one[RIGHT]:,}" for one in counts)]]
+    rows = [["Right", "IoU of at least 50% with an object of the same class", *(f"{one[RIGHT]:,}" for one in counts)]]
     rows += [[name, words, *(f"{one[kind]:,}" for one in counts)] for kind, (name, words) in KINDS.items()]
     missed = [f"{one[NONE]:,} ({one[NONE] / max(total, 1):.0%})" for one in counts]
-    rows.append(["Missed", f"objects, of {total:,}, that no answer found", *missed])
+    rows.append(["Missed", f"objects that no prediction found, of {total:,}", *missed])
     worst = max(KINDS, key=lambda kind: counts[0][kind])
     kinds = {**{KINDS[kind][0].lower(): counts[0][kind] for kind in KINDS}, "missed": counts[0][NONE]}
     first = max(kinds, key=lambda name: kinds[name])
-    about = f"The errors there are most of: {first} ({kinds[first]:,})." if kinds[first] else "There are no errors."
+    about = f"The most frequent errors: {first} ({kinds[first]:,})." if kinds[first] else "There are no errors."
     if first == "missed" and counts[0][worst]:
-        about += f" Among the answers: {KINDS[worst][0].lower()} ({counts[0][worst]:,})."
+        about += f" Among the predictions: {KINDS[worst][0].lower()} ({counts[0][worst]:,})."
     listed = table(
         ["Kind", "What it is", *(words for _, words in marks)],
         rows,
-        caption="Answers and missed objects by kind, boxes compared at an overlap of half",
+        caption="Predictions and missed objects by kind, at an IoU threshold of 50%",
         numeric=(2, 3),
     )
-    return Section("errors", "What is wrong", join(paragraph(about), listed))
+    return Section("errors", "Errors", join(paragraph(about), listed))
 
 
 def _curve_section(shown: Shown) -> Section:
     records = shown.scores[_column(shown)]
     curves = class_curves(records, overlaps=(0, 5))
     if not curves:
-        return Section("curves", "Precision and recall", paragraph("No object is there to be found.", class_="note"))
+        return Section(
+            "curves", "Precision and recall", paragraph("The validation images have no objects.", class_="note")
+        )
     recalls = np.linspace(0, 1, 101)
     half = {label: one[0] for label, one in curves.items()}
-    series = {"all classes, overlap 50%": np.mean(list(half.values()), axis=0)}
-    series["all classes, overlap 75%"] = np.mean([one[1] for one in curves.values()], axis=0)
+    series = {"all classes, IoU 50%": np.mean(list(half.values()), axis=0)}
+    series["all classes, IoU 75%"] = np.mean([one[1] for one in curves.values()], axis=0)
     if len(half) > 1:
         chosen = sorted(half, key=lambda label: float(half[label].mean()))[: CURVES - 2]
         series |= {shorten(shown.outputs[label], 40): half[label] for label in chosen}
     drawn = line_chart(
         {name: [(float(x), float(y)) for x, y in zip(recalls, one, strict=True)] for name, one in series.items()},
         title="Precision by recall",
-        x_label="recall: objects that are found",
-        y_label="precision: answers that are right",
+        x_label="recall: share of objects found",
+        y_label="precision: share of predictions that are right",
         x_range=(0, 1),
         y_range=(0, 1),
         percent=True,
         x_percent=True,
     )
-    more = "" if len(half) <= CURVES - 2 else f" Of {len(half)} classes the {CURVES - 2} with the lowest are drawn."
+    more = (
+        ""
+        if len(half) <= CURVES - 2
+        else f" Of {len(half)} classes, the {CURVES - 2} with the lowest curves are drawn."
+    )
     what = "Masks" if "mask_records" in shown.scores else "Boxes"
-    about = f"{what} are compared. Lines of single classes are at an overlap of 50%.{more}"
+    about = f"{what} are compared. Lines of single classes are at an IoU of 50%.{more}"
     return Section("curves", "Precision and recall", join(paragraph(about), drawn))
 
 
@@ -249,7 +256,7 @@ def _class_section(shown: Shown) -> Section:
     for place, name in enumerate(shown.outputs):
         own = objects[..., 0] == place
         if not (count := int(own.sum())):
-            rows.append((2.0, [shorten(name, 80), "0", "none there", "", ""]))
+            rows.append((2.0, [shorten(name, 80), "0", "no objects", "", ""]))
             continue
 
         of = partial(average_precision, classes=(place,))
@@ -264,9 +271,9 @@ def _class_section(shown: Shown) -> Section:
         chart[:MANY], title="Average precision by class, worst first", name_label="Class", remark_label="Objects",
         measure="average precision",
     )  # fmt: skip
-    head = ["Class", "Objects", "Average precision", "At half overlap", f"Found at {best:.0%} sure"]
+    head = ["Class", "Objects", "Average precision", "At IoU 50%", f"Found at confidence {best:.0%}"]
     cells = [one for _, one in sorted(rows, key=lambda row: row[0])]
-    numbers = table(head, cells, caption="Every class by itself", numeric=range(1, 5))
+    numbers = table(head, cells, caption="Results by class", numeric=range(1, 5))
     return Section("classes", "Class by class", join(drawn if chart else None, numbers))
 
 
@@ -279,13 +286,13 @@ def _size_section(shown: Shown) -> Section:
         own = (objects[..., 0] >= 0) & (objects[..., 2] >= low) & (objects[..., 2] < high)
         count = int(own.sum())
         if not count:
-            rows.append([name.capitalize(), words, "0", "none there", "none there", ""])
+            rows.append([name.capitalize(), words, "0", "no objects", "no objects", ""])
             continue
         values = [average_precision(records, size=place, overlaps=some) for some in (range(10), (0,))]
         found = float((own & (objects[..., FOUND] >= best)).sum()) / count
         rows.append([name.capitalize(), words, f"{count:,}", *(f"{value:.1%}" for value in values), f"{found:.1%}"])
-    head = ["Size", "Area of the box", "Objects", "Average precision", "At half overlap", f"Found at {best:.0%} sure"]
-    listed = table(head, rows, caption="Objects by size, in pixels of their own images", numeric=range(2, 6))
+    head = ["Size", "Area of the box", "Objects", "Average precision", "At IoU 50%", f"Found at confidence {best:.0%}"]
+    listed = table(head, rows, caption="Objects by size, in pixels of the original images", numeric=range(2, 6))
     return Section("sizes", "By size", listed)
 
 

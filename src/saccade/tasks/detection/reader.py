@@ -34,13 +34,13 @@ class DetectOptions:
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
-            raise ValueError(f"scale={self.scale}; it is two factors above 0 and at most 10, the smaller one first")
+            raise ValueError(f"scale={self.scale}; it must be two factors above 0 and at most 10, the smaller first")
         if not 0 <= self.least < 1:
-            raise ValueError(f"least={self.least}; it is a score from 0 to 1")
+            raise ValueError(f"least={self.least}; it must be a score from 0 to 1")
         if self.overlap is not None and not 0 < self.overlap <= 1:
-            raise ValueError(f"overlap={self.overlap}; it is above 0 and at most 1")
+            raise ValueError(f"overlap={self.overlap}; it must be above 0 and at most 1")
         if not 1 <= self.kept <= 10_000:
-            raise ValueError(f"kept={self.kept}; it is a number of answers from 1 to 10000")
+            raise ValueError(f"kept={self.kept}; it must be a number of predictions from 1 to 10000")
 
 
 class DetectionReader(Reader):
@@ -66,7 +66,7 @@ class DetectionReader(Reader):
         for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000), ("halvings", 0, 10)):
             value = spec.extra.get(name)
             if value is not None and not (type(value) in (int, float) and low <= value <= high):
-                raise ValueError(f"extra.{name} is a number from {low:g} to {high:g}")
+                raise ValueError(f"extra.{name} must be a number from {low:g} to {high:g}")
 
     def options_of(self, spec: InputSpec) -> DetectOptions:
         """Return a trained detector's thresholds."""
@@ -85,6 +85,6 @@ def _fit_anchors(spec: InputSpec, side: float | None, head: str) -> None:
     if times and "anchor=" not in head and head.split(":")[0] in ("retinanet", "mask_rcnn", "cascade"):
         spec.extra["halvings"] = times
         spec.notes.append(
-            f"small objects have a side of about {side:.0f} pixels: anchors begin at {FINEST / 2**times:.0f} pixels "
-            f"instead of {FINEST:.0f}; --set model.head=NAME:anchor=... sets your own"
+            f"small objects have a side of about {side:.0f} pixels: anchors start at {FINEST / 2**times:.0f} pixels "
+            f"instead of {FINEST:.0f}; override with --set model.head=NAME:anchor=..."
         )

@@ -24,13 +24,16 @@ def clean_region(region: Any) -> tuple[Any, str | None]:
     if not isinstance(region, list):
         return (
             None,
-            f"its segmentation is {type(region).__name__}; it is a list of polygons, or runs with size and counts",
+            f"its segmentation is {type(region).__name__}; it must be a list of polygons, or an RLE with size and "
+            "counts",
         )
     if all(isinstance(value, int | float) for value in region):
         region = [region]
     kept = [one for one in region if isinstance(one, list) and len(one) >= 6 and len(one) % 2 == 0]
     wrong = (
-        None if len(kept) == len(region) else "a polygon of it is no list of x, y, x, y, ... of three corners or more"
+        None
+        if len(kept) == len(region)
+        else "one of its polygons is not a list of x, y, x, y, ... with three corners or more"
     )
     return kept or None, wrong
 
@@ -45,9 +48,9 @@ def to_mask(region: Any, size: tuple[int, int]) -> np.ndarray:
 def _counts(region: Mapping[str, Any], size: tuple[int, int]) -> list[int]:
     given, counts = region.get("size"), region.get("counts")
     if not isinstance(given, Sequence) or list(given) != list(size):
-        raise ValueError(f"its runs are of an image of size {given}, this one is {list(size)} (height, width)")
+        raise ValueError(f"its RLE is for an image of size {given}, but this image is {list(size)} (height, width)")
     if not isinstance(counts, list | str | bytes):
-        raise ValueError(f"its runs have counts of type {type(counts).__name__}; they are a list or a text")
+        raise ValueError(f"its RLE has counts of type {type(counts).__name__}; they must be a list or a string")
     return counts if isinstance(counts, list) else unpack_counts(counts)
 
 
@@ -56,7 +59,7 @@ def _fill(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Any:
     reach = max(size)
     for polygon in polygons:
         if not all(isinstance(value, int | float) and -reach <= value <= 2 * reach for value in polygon):
-            raise ValueError("a polygon of it has corners that are no numbers, or far outside of the image")
+            raise ValueError("one of its polygons has corners that are not numbers, or far outside the image")
     tools = _tools()
     return tools.merge(tools.frPyObjects([list(map(float, polygon)) for polygon in polygons], *size))
 
@@ -65,7 +68,7 @@ def _tools() -> Any:
     try:
         return import_module("faster_coco_eval.core.mask")
     except ImportError:
-        raise ImportError("masks of objects need faster-coco-eval: pip install 'saccade[dense]'") from None
+        raise ImportError("object masks need faster-coco-eval: pip install 'saccade[dense]'") from None
 
 
 def paint_objects(
@@ -79,7 +82,7 @@ def paint_objects(
         regions: regions of the objects; objects without visible pixels are replaced by their box.
     """
     if len(regions) > MOST:
-        raise BadSample(name, f"it has {len(regions)} objects; at most {MOST} can be told apart", "box")
+        raise BadSample(name, f"it has {len(regions)} objects; at most {MOST} can be distinguished", "box")
     pixels = []
     for place, (region, box) in enumerate(zip(regions, boxes, strict=True)):
         try:

@@ -13,8 +13,8 @@ def _no_graphs(config: TrainConfig) -> TrainConfig:
 
 RULES = (
     own("own-crops", "the task crops images with their boxes", lambda config: put(config, {"augment.crop": "none"})),
-    of_timm(own("no-graphs", "the head's steps wait for the device, so CUDA graphs cannot replay them", _no_graphs)),
+    of_timm(own("no-graphs", "the head's steps wait for the device, so CUDA graphs cannot capture them", _no_graphs)),
     HUGGING_FACE,
     default_head(DEFAULT_HEAD),
-    left_out(("mixup", "cutmix", "erase"), "every object has a class of its own"),
+    left_out(("mixup", "cutmix", "erase"), "every object has its own class"),
 )

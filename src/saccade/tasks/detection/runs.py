@@ -44,7 +44,7 @@ def unpack_counts(letters: str | bytes) -> list[int]:
     for code in codes:
         bits = code - 48
         if not 0 <= bits < 64 or shift >= 5 * LONGEST:
-            raise ValueError("its runs are not written as COCO packs them")
+            raise ValueError("its RLE is not in COCO's compressed format")
         value |= (bits & 31) << shift
         shift += 5
         if bits & 32:
@@ -53,7 +53,7 @@ def unpack_counts(letters: str | bytes) -> list[int]:
         counts.append(value + (counts[-2] if len(counts) > 2 else 0))
         value = shift = 0
     if shift:
-        raise ValueError("its runs break off")
+        raise ValueError("its RLE is truncated")
     return counts
 
 
@@ -61,7 +61,7 @@ def checked_runs(counts: Sequence[int], size: tuple[int, int]) -> list[int]:
     """Complete run lengths to an image with background, or raise ValueError."""
     total = size[0] * size[1]
     if any(type(count) is not int or count < 0 for count in counts) or sum(counts) > total:
-        raise ValueError(f"its runs are no lengths that fit into the image's {total} pixels")
+        raise ValueError(f"the run lengths of its RLE do not fit the image's {total} pixels")
     rest = total - sum(counts)
     return [*counts, 0, rest] if len(counts) % 2 else [*counts, rest]
 

@@ -46,7 +46,8 @@ def _read_part(root: Path, stems: list[str]) -> ObjectList:
             continue
         if file is None:
             raise FileNotFoundError(
-                f"{root / 'Annotations' / stem}.xml is not there and its image is listed; add it, or take the image out"
+                f"{root / 'Annotations' / stem}.xml does not exist, but its image is listed; add the file, or remove "
+                "the image from the list"
             )
         parsed = _parse(root / file)
         listed.images[name] = []
@@ -64,17 +65,17 @@ def _unannotated(root: Path, stems: list[str]) -> Iterator[str]:
     images = (file for file in sorted((root / "JPEGImages").glob("*")) if file.suffix.lower() in EXTENSIONS)
     told = set(stems)
     if untold := [file.name for file in images if file.stem not in told]:
-        yield f"{count_are(len(untold), 'image')} not used, without a file in Annotations: {abbreviate(untold)}"
+        yield f"{count_are(len(untold), 'image')} not used (no file in Annotations): {abbreviate(untold)}"
 
 
 def _parse(file: Path) -> ElementTree.Element:
     text = read_text(file)
     if "<!ENTITY" in text or "<!DOCTYPE" in text:
-        raise ValueError(f"{file} defines entities, which no list of objects needs; take them out")
+        raise ValueError(f"{file} defines XML entities, which annotations do not need; remove them")
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ValueError(f"{file} is no XML: {error}") from None
+        raise ValueError(f"{file} is not XML: {error}") from None
 
 
 def _size(parsed: ElementTree.Element) -> Size | None:
@@ -94,6 +95,6 @@ def _things(parsed: ElementTree.Element, file: Path) -> Iterator[ListedObject]:
                 raise ValueError
             left, top, right, bottom = (float(box.findtext(side) or "") for side in SIDES)
         except ValueError:
-            raise ValueError(f"{file}: an object lacks its name or a side of its box ({', '.join(SIDES)})") from None
+            raise ValueError(f"{file}: an object has no name, or its box lacks a side ({', '.join(SIDES)})") from None
         difficult = (one.findtext("difficult") or "0").strip() == "1"
         yield ListedObject(label, (left - 1, top - 1, right, bottom), difficult)  # 1-based and inclusive

@@ -10,7 +10,10 @@ from ...data.image import EXTENSIONS, BadSample, header
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
 from .listed import Box, ListedObject, ObjectList, Size, read_text
 
-LINE = "a line is class, x, y, width, height, or class and a polygon's corners, all but the class in sides of the image"
+LINE = (
+    "a line must be class, x, y, width, height, or class and a polygon's corners, all but the class relative to the "
+    "image size"
+)
 Line = tuple[int, Box, list[list[float]] | None]  # class, box, polygon
 
 
@@ -42,11 +45,13 @@ def read_yolo(path: Path) -> tuple[dict[str, ObjectList], tuple[str, ...]]:
     unnamed = [] if names is None else sorted(used - set(names))
     if unnamed:
         raise ValueError(
-            f"{path}: objects are of the classes {abbreviate(list(map(str, unnamed)))}, which have no name; named are "
-            f"{abbreviate([f'{number} {name}' for number, name in names.items()] if names else [])}"
+            f"{path}: some objects have the classes {abbreviate(list(map(str, unnamed)))}, which have no name; the "
+            f"named classes are {abbreviate([f'{number} {name}' for number, name in names.items()] if names else [])}"
         )
     if len(numbers) > 1_000_000:
-        raise ValueError(f"{path} has the class {max(used)}; classes are counted from 0. Number them without gaps")
+        raise ValueError(
+            f"{path} has the class {max(used)}, but class numbers must start at 0. Number the classes without gaps"
+        )
     words = {number: str(number) if names is None else names[number] for number in numbers}
     return {part: _named(listed, words) for part, listed in found.items()}, notes
 
@@ -85,9 +90,7 @@ def _read_part(root: Path, images: Path, labels: Path) -> ObjectList:
             listed.add(name, ListedObject(str(number), box, region=polygon))
     for listing in sorted(labels.rglob("*.txt")):
         if listing not in read and listing.name != "classes.txt":
-            listed.lost.append(
-                BadSample(listing.relative_to(root).as_posix(), "there is no image of this name", "missing")
-            )
+            listed.lost.append(BadSample(listing.relative_to(root).as_posix(), "no image has this name", "missing"))
     listed.classes = tuple(used)
     return listed
 
@@ -125,7 +128,7 @@ def _classes(path: Path) -> dict[int, str] | None:
         if names is None and file.is_file():
             names = dict(enumerate(line.strip() for line in read_text(file).splitlines() if line.strip()))
     if names is not None and len(set(names.values())) < len(names):
-        raise ValueError(f"{path} has two classes of one name: {abbreviate(list(names.values()))}; rename one")
+        raise ValueError(f"{path} has two classes with the same name: {abbreviate(list(names.values()))}; rename one")
     return names
 
 
@@ -133,11 +136,11 @@ def _yaml_names(file: Path) -> dict[int, str] | None:
     try:
         whole = yaml.load(read_text(file), yaml.BaseLoader)  # all values as text: a class may be named "no"
     except yaml.YAMLError as error:
-        raise ValueError(f"{file} is no YAML: {str(error)[:200]}") from None
+        raise ValueError(f"{file} is not YAML: {str(error)[:200]}") from None
     names = whole.get("names") if isinstance(whole, dict) else None
     if names is None or names == "":
         return None
     pairs = list(names.items() if isinstance(names, dict) else enumerate(names) if isinstance(names, list) else [])
     if not pairs or not all(str(number).isdecimal() and isinstance(name, str) for number, name in pairs):
-        raise ValueError(f"{file}: names is a list of the classes' names, or a mapping from their numbers")
+        raise ValueError(f"{file}: names must be a list of class names, or a mapping from class numbers to names")
     return dict(sorted((int(number), name) for number, name in pairs))

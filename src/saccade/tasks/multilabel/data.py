@@ -24,10 +24,12 @@ class LabelTargets(Targets):
         """Refuse labels that no sample has, or that all have."""
         counts = self.counts()
         if not len(self.outputs):
-            raise ValueError(f"{where} names no label; give a column {COLUMN!r} with names separated by {MARK!r}")
+            raise ValueError(f"{where} has no labels; give a column {COLUMN!r} with label names separated by {MARK!r}")
         never = [name for name, count in zip(self.outputs, counts, strict=True) if not count]
         if len(never) == len(self.outputs):
-            raise ValueError(f"{where}: no sample has any of the labels {abbreviate(never)}; is the right column read?")
+            raise ValueError(
+                f"{where}: no sample has any of the labels {abbreviate(never)}; check that the right column is read"
+            )
 
     def describe(self, index: int) -> str:
         """Return a sample's labels as text."""
@@ -51,8 +53,8 @@ class LabelTargets(Targets):
         ]
         if unknown:
             raise ValueError(
-                f"the validation samples have labels that the training samples lack: {abbreviate(unknown)}; the "
-                f"training labels are {abbreviate(outputs)}. Rename them, or take them out"
+                f"the validation samples have labels that the training samples do not have: {abbreviate(unknown)}; "
+                f"the training labels are {abbreviate(outputs)}. Rename or remove them"
             )
         place = {name: column for column, name in enumerate(self.outputs)}
         none = np.zeros(len(self), dtype=np.uint8)
@@ -91,9 +93,9 @@ def read_labels(table: Table, columns: Sequence[str] | None) -> LabelTargets:
         for row, cell in enumerate(table.columns[name]):
             if cell.lower() not in (*YES, *NO):
                 raise ValueError(
-                    f"{table.path}: row {row + 1} has {cell!r} in the column {name!r}; a column for each label holds 0 "
-                    f"and 1. Name the columns that are labels by multilabel:columns=[...], or join the names of a "
-                    f"sample's labels in one column {COLUMN!r}, separated by {MARK!r}"
+                    f"{table.path}: row {row + 1} has {cell!r} in the column {name!r}; label columns hold 0 and 1. "
+                    "Select the label columns with multilabel:columns=[...], or list the names of a sample's labels "
+                    f"in one column {COLUMN!r}, separated by {MARK!r}"
                 )
             rows[row, place] = cell.lower() in YES
     return LabelTargets(rows, tuple(names))

@@ -17,8 +17,8 @@ class MultilabelPresenter(Presenter):
 
     outputs_key = "labels"
     note = (
-        "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the other "
-        "half of the validation samples; what answers use from now on was chosen on all of them."
+        "Each label has its own threshold. F1 is measured with thresholds chosen on the other half of the validation "
+        "samples; the thresholds used for predictions were chosen on all of them."
     )
 
     def sections(self, shown: Shown) -> list[Section]:
@@ -78,11 +78,11 @@ def _label_section(shown: Shown) -> Section:
     return output_section(
         rows,
         chart,
-        ["Label", "There", "Average precision", "Threshold", "Said", "Of these right", "Of those there found"],
+        ["Label", "Positives", "Average precision", "Threshold", "Predicted", "Precision", "Recall"],
         title="Label by label",
-        caption="Every label by itself, at its threshold",
+        caption="Results by label, at its threshold",
         measure="Average precision",
-        remark="Validation samples that have it",
+        remark="Validation samples with the label",
     )
 
 

@@ -34,6 +34,6 @@ class MultilabelReader(Reader):
         """Refuse thresholds that are not one probability for each label."""
         limits = spec.extra.get("thresholds")
         if limits is not None and not are_numbers(limits, len(spec.outputs)):
-            raise ValueError(f"thresholds are {len(spec.outputs)} numbers, one a label")
+            raise ValueError(f"thresholds must be {len(spec.outputs)} numbers, one per label")
         if not are_numbers([spec.extra.get("prevalence", 0.0)], 1):
-            raise ValueError("prevalence is a number")
+            raise ValueError("prevalence must be a number")

@@ -36,7 +36,9 @@ class MultilabelOptions:
         """Refuse options of the asymmetric loss for "bce"."""
         own = ("gamma_pos", "gamma_neg", "clip")
         if self.loss == "bce" and (idle := [name for name in own if getattr(self, name) != getattr(type(self), name)]):
-            raise ValueError(f"{', '.join(idle)} is of loss=asymmetric, and loss={self.loss} has none; give both")
+            raise ValueError(
+                f"{', '.join(idle)} only applies to loss=asymmetric, but loss={self.loss} was given; give both"
+            )
 
 
 @register_task("multilabel")
@@ -96,7 +98,9 @@ def _positive_weights(loss: LossConfig, counts: Counts, *, labels: int) -> Tenso
         return None
     if loss.class_weights == "balanced":
         if counts.outputs is None or counts.samples is None:
-            raise ConfigError("loss.class_weights = balanced needs to know the labels' counts; a stream does not tell")
+            raise ConfigError(
+                "loss.class_weights = balanced needs the number of samples per label, which a stream does not provide"
+            )
         there = counts.outputs
         return ((counts.samples - there).clamp(min=1) / there.clamp(min=1)).clamp(max=100).float()
     if len(loss.class_weights) != labels:

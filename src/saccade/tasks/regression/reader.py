@@ -32,8 +32,8 @@ class NumberTargets(Targets):
         same = [name for name, column in zip(self.outputs, self.rows.T, strict=True) if np.ptp(column) == 0]
         if len(self) and same:
             raise ValueError(
-                f"{where}: the columns {abbreviate(same)} have the same number everywhere, of which nothing can be "
-                "learned; name the others with --task 'regress:columns=[...]'"
+                f"{where}: the columns {abbreviate(same)} have the same number everywhere, so nothing can be "
+                "learned; select the other columns with --task 'regress:columns=[...]'"
             )
 
     def strata(self) -> np.ndarray:
@@ -73,11 +73,11 @@ class RegressionReader(Reader):
             for row, cell in enumerate(table.columns[name]):
                 if (found := _number(cell)) is None:
                     raise ValueError(
-                        f"{table.path}: row {row + 1} has {cell!r} in the column {name!r}, which is no finite number; "
-                        "fill it in or take the row out"
+                        f"{table.path}: row {row + 1} has {cell!r} in the column {name!r}, which is not a finite "
+                        "number; fill it in or remove the row"
                     )
                 rows[row, place] = found
-        notes = [f"columns that are not numbers everywhere are left out: {abbreviate(left)}"] if left else []
+        notes = [f"columns with values that are not numbers are ignored: {abbreviate(left)}"] if left else []
         return NumberTargets(rows, tuple(columns), tuple(notes))
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
@@ -91,7 +91,9 @@ class RegressionReader(Reader):
     def check_spec(self, spec: InputSpec) -> None:
         """Refuse a scale without one mean and one standard deviation for each column."""
         if not all(are_numbers(spec.extra.get(name), len(spec.outputs)) for name in ("mean", "std")):
-            raise ValueError(f"mean and std of the numbers are {len(spec.outputs)} numbers each, one a column")
+            raise ValueError(
+                f"the mean and std of the targets must be {len(spec.outputs)} numbers each, one per column"
+            )
 
 
 def _numeric(cells: Sequence[str]) -> bool:

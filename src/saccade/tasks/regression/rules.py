@@ -4,5 +4,5 @@ from ..rules import left_out, refused
 
 RULES = (
     refused("loss.class_weights", "numbers have no classes"),
-    left_out(("mixup", "cutmix"), "numbers are no classes"),
+    left_out(("mixup", "cutmix"), "numbers are not classes"),
 )

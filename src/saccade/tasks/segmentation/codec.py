@@ -30,7 +30,7 @@ class SegmentationCodec(Codec):
         """Return the class of every pixel, B, H, W int16."""
         if output.ndim != 4 or output.shape[1] != len(self.spec.outputs):
             raise ValueError(
-                f"it gives an answer of shape {output.shape} where {len(self.spec.outputs)} classes were due"
+                f"its output has the shape {output.shape} instead of scores for {len(self.spec.outputs)} classes"
             )
         return output.argmax(1).astype(np.int16)
 

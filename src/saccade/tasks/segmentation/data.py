@@ -42,7 +42,7 @@ class MaskTargets(Targets):
         """Refuse fewer than two classes."""
         if len(self.outputs) < 2:
             raise ValueError(
-                f"{where} has masks of {len(self.outputs)} class ({abbreviate(self.outputs)}); a segmenter needs "
+                f"{where} has masks of {len(self.outputs)} class ({abbreviate(self.outputs)}); segmentation needs "
                 "two or more"
             )
 
@@ -59,7 +59,9 @@ class MaskTargets(Targets):
         found, where = np.unique(ids, return_inverse=True)
         unknown = [int(one) for one in found if one and int(one) not in known]
         if unknown:
-            raise BadSample(name, f"it has segments that its list lacks: {abbreviate(list(map(str, unknown)))}", "mask")
+            raise BadSample(
+                name, f"it has segments that are not in its list: {abbreviate(list(map(str, unknown)))}", "mask"
+            )
         lookup = np.array([known.get(int(one), -1) for one in found], dtype=np.int16)
         return lookup[where].reshape(ids.shape)
 
@@ -84,7 +86,7 @@ class MaskTargets(Targets):
         if mask.shape != tuple(size):
             yield other_size(self.files[int(self.rows[index])], mask.shape, tuple(size))
         elif (mask < 0).all():
-            yield BadSample(self.files[int(self.rows[index])], "no pixel of its mask counts; all are ignored", "mask")
+            yield BadSample(self.files[int(self.rows[index])], "all pixels of its mask are ignored", "mask")
 
     def balance(self) -> np.ndarray:
         """Return the pixels of each class in all readable masks."""
@@ -130,9 +132,10 @@ class MaskEncoder(ImageEncoder):
 
 def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadSample:
     """Return the fault of a mask with another size than its image."""
-    turned = "; the image is turned by its EXIF note, the mask is not" if mask == image[::-1] else ""
+    turned = "; the image is rotated by its EXIF orientation, the mask is not" if mask == image[::-1] else ""
     reason = (
-        f"its mask is {mask[1]} x {mask[0]} pixels and the image {image[1]} x {image[0]}{turned}; make them one size"
+        f"its mask is {mask[1]} x {mask[0]} pixels, but the image is {image[1]} x {image[0]}{turned}; make them the "
+        "same size"
     )
     return BadSample(name, reason, "mask")
 
@@ -189,7 +192,7 @@ def _values(root: Path, names: Sequence[str]) -> set[int]:
         for values in pool.map(look, names[::every]):
             found |= values
     if not found:
-        raise ValueError(f"none of the masks in {root} can be read; `saccade data check` names them")
+        raise ValueError(f"none of the masks in {root} can be read; `saccade data check` lists the problems")
     return found
 
 
@@ -200,13 +203,13 @@ def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | Non
         raise table.refuse(f"one named {' or '.join(COLUMNS[:2])} with the path of each image's mask")
     blank = next((row for row, name in enumerate(names) if not name), None)
     if blank is not None:
-        raise ValueError(f"{table.path}: row {blank + 1} has no mask; fill it in or take the row out")
+        raise ValueError(f"{table.path}: row {blank + 1} has no mask; fill it in or remove the row")
     missing = [name for name in names if not os.path.exists(table.path.parent / name)]
     if len(missing) > max(0.05 * len(names), 1) or (missing and len(missing) == len(names)):
         raise FileNotFoundError(
-            f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {abbreviate(missing)}; paths "
+            f"{table.path}: {len(missing)} of {len(names)} listed masks do not exist: {abbreviate(missing)}; paths "
             f"are relative to {table.path.absolute().parent}"
         )
-    message = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
+    message = f"{len(missing)} listed masks do not exist; their images cannot be used: {abbreviate(missing)}"
     note = (message,) if missing else ()
     return make_targets(table.path.parent, names, classes=None, given=given, ignore=ignore, notes=note)

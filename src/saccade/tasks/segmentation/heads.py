@@ -112,7 +112,8 @@ class Segmenter(OnPyramid):
         backbone: Any = self.backbone
         if not hasattr(backbone, "set_grad_checkpointing"):
             raise ConfigError(
-                f"engine.grad_checkpointing was asked for and {type(backbone).__name__} does not offer it"
+                f"engine.grad_checkpointing was given, but {type(backbone).__name__} does not support gradient "
+                "checkpointing; remove it"
             )
         backbone.set_grad_checkpointing(enable)
 
@@ -186,7 +187,7 @@ def _smp(name: str, kind: str) -> Any:
     try:
         module = import_module(f"segmentation_models_pytorch.decoders.{name}.decoder")
     except ImportError as error:
-        raise ImportError(f"heads of segmentation need {EXTRA} ({error})") from error
+        raise ImportError(f"segmentation heads need {EXTRA} ({error})") from error
     return getattr(module, kind)
 
 

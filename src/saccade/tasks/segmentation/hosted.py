@@ -19,7 +19,7 @@ class HostedSegmenter(Hosted):
         num_classes: number of classes.
     """
 
-    no_graph = "it is a model of transformers; use the run itself, or a head of this package's: upernet, fpn"
+    no_graph = "it is a transformers model; use the run itself, or one of saccade's heads: upernet, fpn"
 
     def losses(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's own loss, and logits, B, K, H, W; ignored pixels are in no mask.

@@ -33,7 +33,7 @@ class SegmentationHosts(TransformersHosts):
             return model
         if config.probe:
             raise ConfigError(
-                "model.probe was asked for; it is for classifiers: a segmenter's head is trained as a whole"
+                "model.probe was given, but it is for classifiers only: a segmentation head is trained as a whole"
             )
         name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture", "")
         side = fixed_side(name, spec.img_size) if name else None
@@ -52,7 +52,7 @@ def _try_once(model: nn.Module, images: Tensor, name: str) -> None:
     except (RuntimeError, AssertionError) as error:
         side = images.shape[-1]
         raise ConfigError(
-            f"{name} gives no maps that a head can join at {side} x {side} pixels ({error}); choose another model, or "
-            "another --img-size"
+            f"{name} has no feature maps that a head can combine at {side} x {side} pixels ({error}); choose another "
+            "model, or another --img-size"
         ) from None
     model.train()

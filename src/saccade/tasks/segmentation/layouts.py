@@ -70,26 +70,28 @@ def open_masks(
     else:
         found = layout.pairs(path)
     if not found.get("train"):
-        raise ValueError(f"{path} is laid out as {layout.name} and has no training images with masks; see docs/data.md")
+        raise ValueError(f"{path} has the layout of {layout.name} but no training images with masks; see docs/data.md")
     sources: dict[str, FileSource] = {}
-    notes: tuple[str, ...] = (f"images and masks as {layout.name} lays them out",)
+    notes: tuple[str, ...] = (f"images and masks in the layout of {layout.name}",)
     if targets is None:
         whole = [mask for part in found.values() for image, mask in part if image and mask]
         targets = make_targets(path, whole, classes=layout.classes(path), given=given, ignore=ignore)
     notes += targets.notes
     lonely = [mask for part in found.values() for image, mask in part if not image]
     if lonely:
-        notes += (f"{count_of(len(lonely), 'mask')} not used, having the name of no image: {abbreviate(lonely)}",)
+        notes += (
+            f"{count_of(len(lonely), 'mask')} not used, because no image has the same name: {abbreviate(lonely)}",
+        )
     place = {targets.files[number]: number for number in range(len(targets.files))}
     for part, both in found.items():
         pairs = [(image, mask) for image, mask in both if image]
-        lacking = tuple(BadSample(image, "there is no mask of this image", "mask") for image, mask in pairs if not mask)
+        lacking = tuple(BadSample(image, "this image has no mask", "mask") for image, mask in pairs if not mask)
         kept = [(image, mask) for image, mask in pairs if mask]
         if len(lacking) > max(bad_limit * len(pairs), 1) or not kept:
             raise FileNotFoundError(
-                f"{path}: {len(lacking)} of {len(pairs)} images of the part {part} have no mask: "
-                f"{abbreviate([bad.name for bad in lacking])}; a mask has the name of its image. Add them, or take "
-                "the images out"
+                f"{path}: {len(lacking)} of {len(pairs)} images of the split {part} have no mask: "
+                f"{abbreviate([bad.name for bad in lacking])}; a mask has the name of its image. Add the masks, or "
+                "remove the images"
             )
         rows = np.array([place[mask] for _, mask in kept], dtype=np.int64)
         source = FileSource(path, [image for image, _ in kept], replace(targets, rows=rows, notes=()))
@@ -107,7 +109,7 @@ def _files(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
         if not hidden and file.suffix.lower() in endings and file.is_file():
             stem = relative.with_suffix("").as_posix()
             if stem in found:
-                raise ValueError(f"{folder} has two files called {stem}: {found[stem].name} and {file.name}; keep one")
+                raise ValueError(f"{folder} has two files named {stem}: {found[stem].name} and {file.name}; keep one")
             found[stem] = file
     return found
 
@@ -147,7 +149,7 @@ def _own(root: Path) -> Pairs:
         if folder is not None:
             beside = _part(labels, (folder.name, *names))
             if beside is None:
-                raise ValueError(f"{folder} has no folder of masks beside it; it belongs at {labels / folder.name}")
+                raise ValueError(f"{folder} has no folder of masks; put them into {labels / folder.name}")
             found[part] = _matched(root, folder, beside)
     return found
 
@@ -182,8 +184,8 @@ def _listed(file: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     missing = [stem for stem in stems if stem not in by_stem]
     if missing:
         raise FileNotFoundError(
-            f"{file} names {len(missing)} of {len(stems)} images that are not there: {abbreviate(missing)}; add them, "
-            "or take them out of the list"
+            f"{file}: {len(missing)} of {len(stems)} listed images do not exist: {abbreviate(missing)}; add them, or "
+            "remove them from the list"
         )
     return [by_stem[stem] for stem in stems]
 
@@ -275,7 +277,7 @@ def _read_panoptic(root: Path) -> tuple[Pairs, MaskTargets]:
                 names.append(mask)
                 segments.append({int(s["id"]): place[int(s["category_id"])] for s in entry["segments_info"]})
         except _MALFORMED as error:
-            raise ValueError(f"{file} is not a list of panoptic masks as COCO has it ({repr(error)[:300]})") from None
+            raise ValueError(f"{file} is not a list of panoptic masks in COCO's format ({repr(error)[:300]})") from None
     classes = ClassMap(outputs, tuple(range(len(outputs))))
     rows = np.arange(len(names))
     return pairs, MaskTargets(rows, outputs, (), root, Names(names), classes, segments)

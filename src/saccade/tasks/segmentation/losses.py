@@ -25,7 +25,9 @@ def mask_loss(name: str) -> Loss:
     parts = [part.strip() for part in name.split("+")]
     unknown = [part for part in parts if part not in LOSSES]
     if unknown or not parts:
-        raise ConfigError(f"segment:loss={name} was given; it is one of {', '.join(LOSSES)}, or several joined by +")
+        raise ConfigError(
+            f"segment:loss={name} was given; it must be one of {', '.join(LOSSES)}, or several joined by +"
+        )
     kinds = [LOSSES[part] for part in parts]
     return lambda logits, target, weights: torch.stack([kind(logits, target, weights) for kind in kinds]).sum()
 

@@ -32,8 +32,8 @@ class SegmentationPresenter(RankedPresenter):
     outputs_key = "classes"
     masks = True
     note = (
-        "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
-        "Intervals are over validation images, by resampling them; they say nothing about another seed."
+        "Metrics are over the pixels of whole images fitted into the model's square input; the grey padding is not "
+        "counted. Intervals are over validation images, by resampling them; they say nothing about other seeds."
     )
 
     def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
@@ -101,8 +101,8 @@ def _image_section(shown: Shown) -> Section:
         return _drawn(pixels, truth), _drawn(pixels, answer)
 
     about = paragraph(
-        "The truth above, the answer below it. Wrong masks gather among the worst, so look at the truth before blaming "
-        "the model."
+        "Ground truth above, prediction below. Wrong masks are often among the worst, so check the ground truth "
+        "before blaming the model."
     )
     legend = tag("p", *[_swatch(name, colour) for name, colour in _colours(shown)], class_="note")
     return compared_section(shown, draw, about=join(about, legend), measure=("mean IoU", "miou"), side=SIDE)
@@ -136,17 +136,17 @@ def _class_section(shown: Shown) -> Section:
             continue
         value = class_iou(place, counts)
         low, high = bootstrap(partial(class_iou, place), counts)
-        found = f"{right[place] / true[place]:.1%}" if true[place] else "none there"
-        exact = f"{right[place] / said[place]:.1%}" if said[place] else "never said"
+        found = f"{right[place] / true[place]:.1%}" if true[place] else "no pixels"
+        exact = f"{right[place] / said[place]:.1%}" if said[place] else "never predicted"
         part, ends = f"{true[place] / total:.2%}", f"{value:.1%} ({low:.1%} to {high:.1%})"
         rows.append((value, [shorten(name, 80), part, ends, found, exact]))
         chart.append(Interval(name, low, value, high, f"{part} of the pixels"))
     return output_section(
         rows,
         chart,
-        ["Class", "Of all pixels", "IoU", "Of its pixels found", "Of what was said right"],
+        ["Class", "Of all pixels", "IoU", "Recall", "Precision"],
         title="Class by class",
-        caption="Every class by itself",
+        caption="Results by class",
         measure="IoU",
         remark="Share of the pixels",
         over="images",
@@ -171,14 +171,16 @@ def _confusion_section(shown: Shown) -> Section:
         part,
         rows=names,
         columns=names,
-        title="Answers to the pixels of each true class, in percent of them",
+        title="Predictions for the pixels of each true class, in percent",
         row_label="true class",
-        column_label="answered class",
+        column_label="predicted class",
         texts=[["" if not value else f"{100 * value:.0f}" for value in row] for row in part],
-        alternative="The diagonal is what was right.",
+        alternative="Right predictions are on the diagonal.",
     )
-    listed = table(["True class", "Answered", "Pixels", "Share"], rows, caption="What is confused most", numeric=(2, 3))
+    listed = table(
+        ["True class", "Predicted", "Pixels", "Share"], rows, caption="Most frequent confusions", numeric=(2, 3)
+    )
     left = len(shares) - len(order)
-    about = f" The {len(order)} classes confused most of {len(shares)}." if left else ""
+    about = f" The {len(order)} most confused classes of {len(shares)}." if left else ""
     caption = paragraph(f"Mean IoU over all is {mean_iou(shown.predictions['counts']):.1%}.{about}")
-    return Section("confusion", "What is taken for what", join(caption, drawn, listed if rows else None))
+    return Section("confusion", "Confusions between classes", join(caption, drawn, listed if rows else None))

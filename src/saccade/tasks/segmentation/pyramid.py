@@ -34,7 +34,7 @@ class FeaturePyramid(nn.Module):
         host: Any = backbone
         name = type(backbone).__name__
         if not hasattr(host, "forward_intermediates") or not hasattr(host, "feature_info"):
-            raise ConfigError(f"{name} gives no maps of features (timm's forward_intermediates); choose another model")
+            raise ConfigError(f"{name} has no feature maps (timm's forward_intermediates); choose another model")
         info = list(getattr(host.feature_info, "info", host.feature_info))
         strides = [int(entry["reduction"]) for entry in info]
         if len(set(strides)) == 1:
@@ -45,7 +45,7 @@ class FeaturePyramid(nn.Module):
             reached = [float(strides[index]) for index in self.indices]
             scales = [1.0] * len(reached)
             if sorted(reached) != reached:
-                raise ConfigError(f"the maps of {name} do not become coarser one after another: {strides}")
+                raise ConfigError(f"the feature maps of {name} do not become coarser from one to the next: {strides}")
         self.feature_info = [dict(info[index]) for index in self.indices]
         widths = [int(entry["num_chs"]) for entry in self.feature_info]
         self.resample = nn.ModuleList(_resample(width, scale) for width, scale in zip(widths, scales, strict=True))
@@ -157,7 +157,7 @@ def pad_to(images: Tensor, multiple: int) -> Tensor:
 def _quarters(depth: int) -> list[int]:
     """Return the last block of each quarter."""
     if depth < MAPS:
-        raise ConfigError(f"a column of {depth} blocks gives no four maps; choose a deeper model")
+        raise ConfigError(f"a model with {depth} blocks has no four feature maps; choose a deeper model")
     return [round(depth * part / MAPS) - 1 for part in range(1, MAPS + 1)]
 
 

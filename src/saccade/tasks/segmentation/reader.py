@@ -42,13 +42,13 @@ class SegmentOptions:
         """Refuse invalid values."""
         mask_loss(self.loss)
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
-            raise ValueError(f"scale={self.scale}; it is two factors above 0 and at most 10, the smaller one first")
+            raise ValueError(f"scale={self.scale}; it must be two factors above 0 and at most 10, the smaller first")
         if not self.scales or not all(0 < scale <= 4 for scale in self.scales):
-            raise ValueError(f"scales={self.scales}; they are factors above 0 and at most 4")
+            raise ValueError(f"scales={self.scales}; they must be factors above 0 and at most 4")
         if self.crop is not None and self.crop < 16:
-            raise ValueError(f"crop={self.crop}; it is a side in pixels, at least 16")
+            raise ValueError(f"crop={self.crop}; it must be a side in pixels, at least 16")
         if not 0 <= self.aux < 100:
-            raise ValueError(f"aux={self.aux}; it is a weight, zero or more")
+            raise ValueError(f"aux={self.aux}; it must be a weight of zero or more")
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class SegmentOptions:
         """Return the options of inference of a trained model's validation."""
         given, known = spec.extra.get("asked", {}), typing.get_type_hints(cls)
         if not isinstance(given, dict) or not given.keys() <= {"test", "scales", "flip"}:
-            raise ValueError("extra.asked says by test, scales and flip how the model is asked")
+            raise ValueError("extra.asked must give the inference options test, scales and flip")
         asked = {name: fit_value(value, known[name], name, source="extra.asked") for name, value in given.items()}
         if len(asked.get("scales", [])) > SCALES:
             raise ValueError(f"extra.asked has more than {SCALES} scales")
@@ -90,25 +90,25 @@ class SegmentationReader(Reader):
             return
         pixels = data.train.targets.pixels()
         spec.extra["pixels"] = [int(count) for count in pixels]
-        _note_absent(spec, pixels, "training", len(data.train), "nothing is learned of it")
+        _note_absent(spec, pixels, "training", len(data.train), "the model cannot learn it")
         if isinstance(data.val.targets, MaskTargets):
             found = np.where(pixels > 0, data.val.targets.pixels(), 1)
-            _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
+            _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is predicted")
 
     def check_spec(self, spec: InputSpec) -> None:
         """Refuse invalid pixel counts and options of inference."""
         SegmentOptions.of(spec)
         if "pixels" in spec.extra and not are_numbers(spec.extra["pixels"], len(spec.outputs)):
-            raise ValueError("extra.pixels is a list of numbers, one a class")
+            raise ValueError("extra.pixels must be a list of numbers, one per class")
 
     def options_of(self, spec: InputSpec) -> SegmentOptions:
         """Return the options of inference of the model's validation."""
         return SegmentOptions.of(spec)
 
 
-def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, so: str) -> None:
+def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, consequence: str) -> None:
     """Note classes without pixels."""
     absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
     if absent:
-        among = "" if samples <= LOOKED else f" of {LOOKED} that were looked at"
-        spec.notes.append(f"no pixel of the {part} masks{among} is of {abbreviate(absent)}; {so}")
+        among = "" if samples <= LOOKED else f" (of {LOOKED} checked)"
+        spec.notes.append(f"no pixel of the {part} masks{among} has the class {abbreviate(absent)}; {consequence}")

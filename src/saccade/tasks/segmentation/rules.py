@@ -8,5 +8,5 @@ RULES = (
     own("own-crops", "the task crops images with their masks", lambda config: put(config, {"augment.crop": "none"})),
     HUGGING_FACE,
     default_head(DEFAULT_HEAD),
-    left_out(("mixup", "cutmix", "erase"), "every pixel has a class of its own"),
+    left_out(("mixup", "cutmix", "erase"), "every pixel has its own class"),
 )

@@ -145,8 +145,8 @@ def _logits(answer: Any) -> Tensor:
     logits = getattr(answer, "logits", answer)
     if not isinstance(logits, Tensor) or logits.ndim != 4:
         raise TypeError(
-            f"the model returned {type(answer).__name__}; segmentation needs logits B, K, H, W, or an object with them "
-            "as `logits`"
+            f"the model returned {type(answer).__name__}; segmentation needs logits of shape B, K, H, W, or an "
+            "object with them as `logits`"
         )
     return logits
 
@@ -155,7 +155,9 @@ def _class_weights(loss: LossConfig, spec: InputSpec) -> Tensor | None:
     if loss.class_weights != "balanced":
         return weigh_classes(loss, None, classes=len(spec.outputs))
     if "pixels" not in spec.extra:
-        raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not predict_logits")
+        raise ConfigError(
+            "loss.class_weights = balanced needs the number of pixels per class, which a stream does not provide"
+        )
     pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
     # Square root, since borders are thin.
     weights = torch.where(pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0)

@@ -55,7 +55,7 @@ FILES = (
     "classes.json", "colormap.json", "classes.csv", "class_dict.csv", "colormap.csv", "labelmap.txt", "classes.txt"
 )  # fmt: skip
 FORMS = (
-    "classes.txt with a name a line, classes.csv with the columns name,value or name,r,g,b, or classes.json with "
+    "classes.txt with one name per line, classes.csv with the columns name,value or name,r,g,b, or classes.json with "
     '{"name": value} or {"name": [r, g, b]}'
 )
 
@@ -74,10 +74,10 @@ class ClassMap:
     def __post_init__(self) -> None:
         """Refuse codes of two classes."""
         if len(self.names) > MOST:
-            raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are")
+            raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are supported")
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
-            raise ValueError(f"two classes are called {twice[0]!r}; give each a name of its own")
+            raise ValueError(f"two classes are named {twice[0]!r}; give each its own name")
         both = sorted({code for code in self.codes if self.codes.count(code) > 1})
         if both:
             raise ValueError(
@@ -104,9 +104,9 @@ class ClassMap:
             )
             raise BadSample(
                 name,
-                f"its mask has values that stand for no class: {', '.join(strange[:8])}"
-                f"{' ...' if len(strange) > 8 else ''}; known are {known}{', ...' if len(self.names) > 5 else ''}. "
-                "Name them in the file of classes, or mend the mask",
+                "its mask has values that belong to no class: "
+                f"{', '.join(strange[:8])}{' ...' if len(strange) > 8 else ''}; known values are "
+                f"{known}{', ...' if len(self.names) > 5 else ''}. Add them to the class file, or correct the mask",
                 "mask",
             )
         return found
@@ -114,13 +114,15 @@ class ClassMap:
     def _codes(self, values: np.ndarray, name: str) -> np.ndarray:
         if self.colours:
             if values.ndim != 3:
-                raise BadSample(name, "its mask has no colours and the file of classes names colours", "mask")
+                raise BadSample(name, "its mask is not in colour, but the class file lists colours", "mask")
             return pack(values)
         if values.ndim == 2:
             return values.astype(np.int64)
         if (values == values[..., :1]).all():  # grey saved as colour
             return values[..., 0].astype(np.int64)
-        raise BadSample(name, f"its mask is in colours and nothing says what they mean; add {FORMS}", "mask")
+        raise BadSample(
+            name, f"its mask is in colour, but no class file says what the colours mean; add {FORMS}", "mask"
+        )
 
 
 def pack(colours: np.ndarray) -> np.ndarray:
@@ -148,17 +150,17 @@ def read_map(path: Path, *, ignore: int | None = IGNORED) -> ClassMap:
         else:
             entries = _from_lines(text.splitlines())
         if not entries:
-            raise ValueError("it names no class")
+            raise ValueError("it lists no classes")
         return make_map(entries, ignore=ignore)
     except (ValueError, TypeError, KeyError, OSError, RecursionError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as names of classes ({str(error)[:300]}); give {FORMS}") from None
+        raise ValueError(f"{path} is not a valid class file ({str(error)[:300]}); give {FORMS}") from None
 
 
 def make_map(entries: Sequence[tuple[str, Any]], *, ignore: int | None = IGNORED) -> ClassMap:
     """Build a class map from values or colours; "ignore", "void" and "unlabeled" are ignored."""
     colours = [isinstance(code, list | tuple) for _, code in entries]
     if any(colours) and not all(colours):
-        raise ValueError("some classes have a value and some a colour; give all of them the same")
+        raise ValueError("some classes have a value and some a colour; use either values or colours for all of them")
     codes = [(name, _code(code)) for name, code in entries]
     left = [code for name, code in codes if name.lower() in ("ignore", "void", "unlabeled", "unlabelled")]
     kept = [(name, code) for name, code in codes if code not in left]
@@ -176,27 +178,30 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
     """
     values = sorted(set(found))
     if values == [0, 255] and ignore == IGNORED:
-        note = "masks have the values 0 and 255: two classes, background and foreground; a file of classes says more"
+        note = (
+            "masks have the values 0 and 255: assuming two classes, background and foreground; override with a class "
+            "file"
+        )
         return ClassMap(("background", "foreground"), (0, 255), ignore=()), (note,)
     kept = [value for value in values if value != ignore]
     if len(kept) > GUESSED:
         raise ValueError(
-            f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be taken for classes "
-            f"unnamed (edges that were smoothed when masks were resized look so); mend them, or add {FORMS}"
+            f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many for classes without "
+            f"names (possibly because edges were smoothed when masks were resized); correct the masks, or add {FORMS}"
         )
     names = tuple(f"class {value}" for value in kept)
     seen = abbreviate([str(value) for value in kept], 20)
-    note = f"classes by the values that masks have: {seen}; add {FORMS} to name them"
+    note = f"classes are numbered by the values in the masks: {seen}; add {FORMS} to name them"
     return ClassMap(names, tuple(kept), ignore=() if ignore is None else (ignore,)), (note,)
 
 
 def _code(code: Any) -> int:
     if isinstance(code, list | tuple):
         if len(code) != 3 or not all(type(part) is int and 0 <= part <= 255 for part in code):
-            raise ValueError(f"the colour {code!r}; it is three whole numbers from 0 to 255")
+            raise ValueError(f"the colour {code!r}; it must be three whole numbers from 0 to 255")
         return code[0] << 16 | code[1] << 8 | code[2]
     if type(code) is not int or not 0 <= code <= 65535:
-        raise ValueError(f"the value {code!r}; it is a whole number from 0 to 65535")
+        raise ValueError(f"the value {code!r}; it must be a whole number from 0 to 65535")
     return code
 
 
@@ -207,7 +212,7 @@ def _from_json(content: Any) -> list[tuple[str, Any]]:
         return [(str(name), code) for name, code in content.items()]
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return [(name, place) for place, name in enumerate(content)]
-    raise ValueError("it holds neither names with values nor a list of names")
+    raise ValueError("it holds neither a mapping from names to values nor a list of names")
 
 
 def _from_csv(text: str) -> list[tuple[str, Any]]:
@@ -218,12 +223,12 @@ def _from_csv(text: str) -> list[tuple[str, Any]]:
         return []
     names = next((key for key in ("name", "class", "label") if key in rows[0]), None)
     if names is None:
-        raise ValueError(f"it has the columns {', '.join(rows[0])} and none called name")
+        raise ValueError(f"it has the columns {', '.join(rows[0])}, but no column name")
     if {"r", "g", "b"} <= rows[0].keys():
         return [(row[names], [int(row[part]) for part in "rgb"]) for row in rows]
     value = next((key for key in ("value", "id", "index") if key in rows[0]), None)
     if value is None:
-        raise ValueError("it has neither a column value nor r, g and b")
+        raise ValueError("it has neither the column value nor the columns r, g and b")
     return [(row[names], int(row[value])) for row in rows]
 
 

@@ -30,7 +30,9 @@ class TextTargets(ClassTargets):
         require_classes(self.outputs, where)
         never = [name for name, count in zip(self.outputs, self.counts(), strict=True) if not count]
         if never:
-            raise ValueError(f"{where} has no text of the classes {abbreviate(never)}; add some, or take the names out")
+            raise ValueError(
+                f"{where} has no text of the classes {abbreviate(never)}; add some, or remove these class names"
+            )
 
 
 class TextSource(Source):
@@ -46,7 +48,7 @@ class TextSource(Source):
 
     def read(self, index: int) -> np.ndarray:
         """Raise, since texts have no pixels."""
-        raise BadSample(self.name(index), "it is a text, which has no pixels")
+        raise BadSample(self.name(index), "it is a text and has no pixels")
 
     def text(self, index: int) -> tuple[str, ...]:
         """Return the one or two texts of a sample."""

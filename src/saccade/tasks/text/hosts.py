@@ -72,24 +72,28 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     transformers = import_transformers()
     folder = Path(name).expanduser()
     if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
-        raise ConfigError(f"the tokenizer of {name!r} is not there: no {' or '.join(VOCABULARIES[:3])}; put it beside")
+        raise ConfigError(
+            f"the tokenizer of {name!r} is missing: no {' or '.join(VOCABULARIES[:3])}; put one next to the model"
+        )
     with explained(name, what="tokenizer"), quietly():
         made = transformers.AutoTokenizer.from_pretrained(name, **safe(name))
     backend = getattr(made, "backend_tokenizer", None)
     if backend is None:
-        raise ConfigError(f"the tokenizer of {name} is none of the library `tokenizers`; save one with tokenizer.json")
+        raise ConfigError(
+            f"the tokenizer of {name} cannot be used with the library `tokenizers`; save it as tokenizer.json"
+        )
     text = backend.to_str()
     config, tokens = host["config"], open_tokenizer(text)
     rows = config.get("vocab_size")
     if isinstance(rows, int) and tokens.get_vocab_size(with_added_tokens=True) > rows:
         raise ConfigError(
-            f"the tokenizer of {name} knows {tokens.get_vocab_size(with_added_tokens=True)} tokens and the model has "
-            f"embeddings for {rows}: they do not belong together. Put the model's own tokenizer into its folder"
+            f"the tokenizer of {name} has {tokens.get_vocab_size(with_added_tokens=True)} tokens, but the model has "
+            f"{rows} embeddings: they do not belong together. Put the model's own tokenizer into its folder"
         )
     own = made.pad_token_id
     pad = next((n for n in (own, made.eos_token_id, made.bos_token_id, made.unk_token_id) if n is not None), None)
     if pad is None:
-        raise ConfigError(f"the tokenizer of {name} has no token that could fill rows; give it a pad token")
+        raise ConfigError(f"the tokenizer of {name} has no token that could serve as padding; add a pad token")
     config["pad_token_id"] = pad
     return {"tokenizer": text, "pad": int(pad), "own_pad": own is not None, "limit": _limit(made, config)}
 
@@ -101,6 +105,8 @@ def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
         places -= int(config.get("pad_token_id") or 0) + 1  # positions start after the padding id
     known = tokenizer.model_max_length
     if type(places) is not int or not isinstance(known, int | float) or not min(places, known) >= 2:
-        given = f"the model says it takes {str(places)[:60]} tokens, its tokenizer {str(known)[:60]}"
-        raise ConfigError(f"{given}; both are whole numbers")
+        limits = (
+            f"the maximum number of tokens is {str(places)[:60]} in the model and {str(known)[:60]} in its tokenizer"
+        )
+        raise ConfigError(f"{limits}; both must be whole numbers")
     return int(min(places, known if known < LONGEST else places))

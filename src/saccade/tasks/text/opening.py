@@ -38,7 +38,7 @@ def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
         return build_host(spec, kind=TextHosts.host_kind, weights=name, whole=True).eval(), spec
     if not Path(name).is_dir():
         raise ConfigError(
-            f"{target} has plug-ins of saccade, which come with a folder alone; fetch it and give hf:FOLDER"
+            f"{target} has saccade plug-ins, which can only be loaded from a folder; download it and give hf:FOLDER"
         )
     with explained(name, f"model with the plug-ins {', '.join(recorded_plugins(Path(name)))}"), quietly():
         return from_pretrained(name).float().eval(), spec
@@ -50,21 +50,21 @@ def _classes(target: str, config: Any) -> tuple[str, ...]:
     trained = [str(one) for one in named] if isinstance(named, list | tuple) else [f"architectures = {named!r}"[:60]]
     if not any(one.endswith(ARCHITECTURE) for one in trained):
         raise ConfigError(
-            f"{target} was given and is {' or '.join(trained) or 'a configuration alone'}; a trained classifier of "
-            f"texts (...{ARCHITECTURE}) can be asked as it is, others after `saccade train`"
+            f"{target} was given, but it is {' or '.join(trained) or 'a configuration alone'}; only a trained text "
+            f"classifier (...{ARCHITECTURE}) can be used directly, other models after `saccade train`"
         )
     labels: Any = getattr(config, "id2label", None)
     problem = getattr(config, "problem_type", None)
     count = len(labels) if isinstance(labels, dict) else 0
     if problem not in ONE_LABEL or count < 2:
         raise ConfigError(
-            f"{target} was given; its config.json says problem_type = {str(problem)[:60]!r} and {count} "
-            f"label{'' if count == 1 else 's'}. A classifier that chooses one of two or more labels "
-            f"({ONE_LABEL[1]}) can be asked as it is"
+            f"{target} was given, but its config.json has problem_type = {str(problem)[:60]!r} and {count} "
+            f"label{'' if count == 1 else 's'}. Only a classifier that chooses one of two or more labels "
+            f"({ONE_LABEL[1]}) can be used directly"
         )
     if set(labels) != set(range(count)):
         raise ConfigError(
-            f"{target} was given; id2label in its config.json numbers {count} labels {sorted(map(str, labels))[:8]}: "
-            "give each a number, from 0 on without gaps"
+            f"{target} was given, but id2label in its config.json numbers {count} labels "
+            f"{sorted(map(str, labels))[:8]}: number the labels from 0 without gaps"
         )
     return tuple(str(labels[place]) for place in range(count))

@@ -38,7 +38,7 @@ def _classes(shown: Shown) -> Section:
         hits = int((there & said).sum())
         shares = [_share(hits, there.sum()), _share(hits, said.sum())]
         rows.append([shorten(name, 80), f"{there.sum():,}", f"{said.sum():,}", *shares])
-    head = ["Class", "Texts", "Said", "Found of its texts", "Right where it is said"]
+    head = ["Class", "Texts", "Predicted", "Recall", "Precision"]
     numbers = table(head, rows, caption="Validation texts", numeric=range(1, len(head)))
     return Section("classes", "Class by class", numbers)
 
@@ -50,7 +50,7 @@ def _share(part: int, whole: int) -> str:
 def _worst(shown: Shown) -> Section:
     title, source = "The worst texts", shown.source
     if not isinstance(source, TextSource) or not shown.same_samples:
-        message = "The validation texts were not at hand when this page was written."
+        message = "The validation texts were not available when this page was written."
         return Section("texts", title, paragraph(message, class_="note"))
     losses, places = shown.predictions["loss"], shown.predictions[PLACE]
     items = []
@@ -60,8 +60,8 @@ def _worst(shown: Shown) -> Section:
         sure = f"{shown.predictions['confidence'][index]:.0%}"
         items.append([shorten(text, CHARS), shorten(label, 60), tag("strong", f"{shorten(said, 60)}, {sure}")])
     about = (
-        "The validation texts with the highest loss. Wrong labels gather here, so look at the labels before blaming "
-        "the model."
+        "The validation texts with the highest loss. Wrong labels often appear here, so check the labels before "
+        "blaming the model."
     )
     listed = table(["Text", "Label", "Answer"], items, caption="Highest loss first")
     return Section("texts", title, join(paragraph(about), listed))

@@ -21,7 +21,9 @@ class TextReader(Reader):
 
     def read_table(self, table: Table) -> Targets:
         """Refuse lists of images."""
-        raise table.refuse("what the task text reads, which is no list of images; `saccade train` checks texts itself")
+        raise table.refuse(
+            "the layout of the task text, which is not a list of images; `saccade train` checks texts itself"
+        )
 
     def open(self, config: DataConfig) -> Data:
         """Open texts and classes."""
@@ -41,7 +43,7 @@ class TextReader(Reader):
     def check_spec(self, spec: InputSpec) -> None:
         """Refuse an invalid spec."""
         if spec.extra.get("metric") not in METRICS:
-            raise ValueError(f"its spec is judged by none of {', '.join(METRICS)}")
+            raise ValueError(f"the metric in its spec is not one of {', '.join(METRICS)}")
         columns = spec.extra.get("columns")
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-            raise ValueError("its spec does not name the columns of its texts")
+            raise ValueError("its spec does not name the text columns")

@@ -50,7 +50,7 @@ class TextOptions:
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if self.max_length is not None and self.max_length < 8:
-            raise ValueError(f"max_length = {self.max_length} was given; it is 8 tokens or more")
+            raise ValueError(f"max_length = {self.max_length} was given; it must be at least 8 tokens")
         if self.pair is not None and self.text is None:
             raise ValueError("pair was given without text; name both columns")
 
@@ -72,10 +72,10 @@ def open_texts(config: DataConfig, options: TextOptions) -> Data:
     validation = _source(val, options, where=config.val or config.path, prefix="dev")
     if any(len(text) != len(source.text(0)) for text in validation.texts):
         kinds = "pairs" if len(source.text(0)) == 2 else "single texts"
-        raise ValueError(f"{config.path}: the training texts come as {kinds}, the validation texts as others")
+        raise ValueError(f"{config.path}: the training texts are {kinds}, but the validation texts are not")
     held_texts = validation.aligned(source.outputs)
     both = len(set(source.texts) & set(held_texts.texts))
-    notes += [f"{both} texts are among those of training and of validation"] if both else []
+    notes += [f"{both} texts are in both the training and the validation split"] if both else []
     absent = [name for name, count in zip(held_texts.outputs, held_texts.counts(), strict=True) if not count]
     notes += [f"classes without validation texts: {abbreviate(absent)}"] if absent else []
     return Data(source, held_texts, _name(config.path), tuple(notes))
@@ -88,7 +88,7 @@ def find_columns(columns: Columns, options: TextOptions, *, where: str) -> tuple
     missing = [name for name in given if name.lower() not in known]
     if missing:
         known_as = abbreviate([*columns], most=20)
-        raise ValueError(f"{where} has the columns {known_as}; {abbreviate(missing)} was asked for")
+        raise ValueError(f"{where} has the columns {known_as}, but {abbreviate(missing)} was given")
     if given:
         return tuple(known[name.lower()] for name in given)
     for pair in PAIRS:
@@ -97,8 +97,9 @@ def find_columns(columns: Columns, options: TextOptions, *, where: str) -> tuple
     single = find_column(columns, SINGLE)
     if single is None:
         raise ValueError(
-            f"{where} has the columns {abbreviate([*columns], most=20)}; texts are found under {' or '.join(SINGLE)}, "
-            f"pairs under {' and '.join(PAIRS[0])} and the like. Name yours with --task text:text=COLUMN,pair=COLUMN"
+            f"{where} has the columns {abbreviate([*columns], most=20)}; text columns are recognised by the names "
+            f"{' or '.join(SINGLE)}, pairs by names such as {' and '.join(PAIRS[0])}. Name your columns with --task "
+            "text:text=COLUMN,pair=COLUMN"
         )
     return (single,)
 
@@ -113,7 +114,7 @@ def _parts(spec: str, options: TextOptions) -> tuple[Columns, Columns | None, li
     if path.is_dir():
         files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix.lower() in ENDINGS}
         if not files:
-            raise ValueError(f"{path} holds no file of texts; it should hold train.tsv and dev.tsv, or {ENDINGS[1:]}")
+            raise ValueError(f"{path} has no text files; it should contain train.tsv and dev.tsv, or {ENDINGS[1:]}")
         roles = _roles(list(files), options, spec)
         return _chosen({name: read_columns(files[name]) for name in roles}, options, spec)
     columns = read_columns(path)
@@ -128,18 +129,16 @@ def _roles(names: list[str], options: TextOptions, where: str) -> list[str]:
     """Return the training and, if there is one, the validation split."""
     train = [name for name in names if name.lower() in TRAIN]
     if len(train) != 1:
-        raise ValueError(
-            f"{where} has the parts {abbreviate(sorted(names))}; one of them, and only one, should be called train"
-        )
+        raise ValueError(f"{where} has the splits {abbreviate(sorted(names))}; exactly one of them must be named train")
     exact = [name for name in names if name.lower() in VAL]
     several = [name for name in names if name.lower() in {f"{part}_{options.dev}" for part in VAL}]
     held = exact or several
     if len(held) > 1:
-        raise ValueError(f"{where}: {abbreviate(held)} all look like the development set; keep one of them")
+        raise ValueError(f"{where}: {abbreviate(held)} all look like the validation split; keep one of them")
     others = [name for name in names if name.lower().startswith(tuple(f"{part}_" for part in VAL))]
     if not held and others:
         raise ValueError(
-            f"{where} has {abbreviate(sorted(others))} to validate on; choose one with --task text:dev=NAME"
+            f"{where} has several validation splits, {abbreviate(sorted(others))}; choose one with --task text:dev=NAME"
         )
     return [*train, *held]
 
@@ -159,14 +158,14 @@ def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) 
     names = find_columns(columns, options, where=where)
     label = _label(columns, options, where)
     if label in names:
-        raise ValueError(f"{where}: the column {label!r} is to be both text and class; name two columns")
+        raise ValueError(f"{where}: the column {label!r} was given as both text and class; name two columns")
     texts = list(zip(*(columns[name] for name in names), strict=True))
     labels = columns[label]
     for row, (one, cell) in enumerate(zip(texts, labels, strict=True), 1):
         if cell in UNLABELLED:
-            raise ValueError(f"{where}: row {row} of {prefix} has no label ({cell!r}); fill it in, or take the row out")
+            raise ValueError(f"{where}: row {row} of {prefix} has no label ({cell!r}); fill it in, or remove the row")
         if not all(one):
-            raise ValueError(f"{where}: row {row} of {prefix} has an empty text; fill it in, or take the row out")
+            raise ValueError(f"{where}: row {row} of {prefix} has an empty text; fill it in, or remove the row")
     cola = tuple(columns) == COLA
     labels = [COLA_NAMES.get(one, one) for one in labels] if cola else labels
     classes = ordered(set(labels))
@@ -181,9 +180,12 @@ def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) 
 def _label(columns: Columns, options: TextOptions, where: str) -> str:
     found = find_column(columns, LABELS if options.label is None else [options.label.lower()])
     if found is None:
-        looked = f"classes are found under {' or '.join(LABELS)}. Name the column with --task text:label=COLUMN"
-        asked = f"{options.label!r} was asked for as the classes'" if options.label is not None else looked
-        raise ValueError(f"{where} has the columns {abbreviate([*columns], most=20)}; {asked}")
+        hint = (
+            f"class columns are recognised by the names {' or '.join(LABELS)}. Name the column with --task "
+            "text:label=COLUMN"
+        )
+        message = f"label={options.label!r} was given" if options.label is not None else hint
+        raise ValueError(f"{where} has the columns {abbreviate([*columns], most=20)}; {message}")
     return found
 
 
@@ -191,8 +193,8 @@ def _refuse_numbers(classes: tuple[str, ...], count: int, where: str) -> None:
     """Refuse regression targets, as in STS-B."""
     if len(classes) > 20 and len(classes) > count / 10 and all(is_number(name) for name in classes):
         raise ValueError(
-            f"{where} has {len(classes)} different numbers for labels of {count} texts; they are no classes. Texts are "
-            "sorted into classes here; numbers are not predicted from texts"
+            f"{where} has {len(classes)} different numbers as labels of {count} texts, which look like regression "
+            "targets. The task text classifies texts; it does not predict numbers from texts"
         )
 
 

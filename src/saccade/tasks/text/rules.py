@@ -6,7 +6,7 @@ RULES = (
     refused("augment.repeats", "texts are not augmented"),
     own(
         "texts",
-        "texts are not augmented, their models are Hugging Face's, and every length would be compiled anew",
+        "texts are not augmented, their models are from Hugging Face, and every length would be compiled separately",
         lambda config: without_images(config, compile=bool(config.engine.compile)),
     ),
 )

@@ -19,14 +19,14 @@ def read_columns(path: Path) -> Columns:
     """Read a file's columns as text by name; missing values are empty."""
     kind = path.suffix.lower()
     if kind not in ENDINGS:
-        raise ValueError(f"{path} is a file of unknown kind; texts are read from {', '.join(ENDINGS)} files")
+        raise ValueError(f"{path} has an unknown file type; texts are read from {', '.join(ENDINGS)} files")
     if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}; give a file of texts, or a folder with train and dev files")
+        raise FileNotFoundError(f"{path} does not exist; give a file of texts, or a folder with train and dev files")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty; it should hold texts and their labels")
     columns = {".tsv": _tsv, ".csv": _csv, ".parquet": _parquet}.get(kind, _jsonl)(path)
     if not columns or not next(iter(columns.values())):
-        raise ValueError(f"{path} names columns and holds no text; add rows")
+        raise ValueError(f"{path} has column names but no texts; add rows")
     return columns
 
 
@@ -59,7 +59,9 @@ def open_hub(spec: str) -> dict[str, Columns]:
     """Open `hf:NAME[:CONFIG]`; the library may download it."""
     name, _, config = spec.partition(":")[2].partition(":")
     if not name:
-        raise ValueError(f"{spec!r} names no set; write hf:NAME or hf:NAME:CONFIG, such as hf:nyu-mll/glue:cola")
+        raise ValueError(
+            f"{spec!r} does not name a dataset; write hf:NAME or hf:NAME:CONFIG, such as hf:nyu-mll/glue:cola"
+        )
     return _splits(import_extra("datasets", package="datasets").load_dataset(name, config or None))
 
 
@@ -91,13 +93,13 @@ def _csv(path: Path) -> Columns:
         raise _not_utf8(path, error) from error
     except csv.Error as error:
         raise ValueError(
-            f"{path} is broken as CSV ({error}): a quote that is opened is closed, and one inside a text is written "
-            "twice. Mend the file, or write it as .tsv, where quotes mean nothing"
+            f"{path} is not valid CSV ({error}): every opening quote needs a closing one, and quotes inside a text "
+            "must be doubled. Correct the file, or save it as .tsv, where quotes have no meaning"
         ) from error
     finally:
         csv.field_size_limit(limit)
     if not rows:
-        raise ValueError(f"{path} is empty; its first line names the columns, such as sentence,label")
+        raise ValueError(f"{path} is empty; its first line must name the columns, such as sentence,label")
     return _by_name(path, rows)
 
 
@@ -110,18 +112,20 @@ def _jsonl(path: Path) -> Columns:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"{path}: line {number} is no JSON ({error}); a file of texts has one object a line, such as "
+                f"{path}: line {number} is not JSON ({error}); a file of texts has one object per line, such as "
                 '{"text": "...", "label": "..."}'
             ) from None
         if not isinstance(row, dict):
-            raise ValueError(f"{path}: line {number} is no JSON object; write one object a line: names with values")
+            raise ValueError(f"{path}: line {number} is not a JSON object; write one object per line")
         rows.append(row)
     found = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
     # Columns of lists and objects are dropped.
     nested = {name: [isinstance(value, list | dict) for value in values] for name, values in found.items()}
     for name in (name for name, rows_of in nested.items() if any(rows_of) and not all(rows_of)):
         number = nested[name].index(True) + 1
-        raise ValueError(f"{path}: row {number} has a list or an object under {name!r}, where others have a text")
+        raise ValueError(
+            f"{path}: row {number} has a list or an object in the column {name!r}, where other rows have a text"
+        )
     return {name: [_text(value) for value in values] for name, values in found.items() if not all(nested[name])}
 
 
@@ -149,19 +153,19 @@ def _lines(path: Path) -> list[str]:
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
-    return ValueError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8")
+    return ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8")
 
 
 def _by_name(path: Path, rows: Sequence[Sequence[str]]) -> Columns:
     head = [name.strip() for name in rows[0]]
     twice = sorted({name for name in head if head.count(name) > 1})
     if twice:
-        raise ValueError(f"{path} has two columns called {twice[0]!r}; give each a name of its own")
+        raise ValueError(f"{path} has two columns named {twice[0]!r}; give each its own name")
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(head):
             raise ValueError(
-                f"{path}: row {number} has {len(row)} cells where the first line has {len(head)}; a tab or a comma too "
-                "many, or a quote that is not closed"
+                f"{path}: row {number} has {len(row)} cells, but the first line has {len(head)}; check for an extra "
+                "tab or comma, or an unclosed quote"
             )
     return {name: [row[place].strip() for row in rows[1:]] for place, name in enumerate(head)}
 

@@ -77,9 +77,9 @@ class Reading:
         given = spec.extra.get("tokens")
         names = dict(cls.__annotations__)
         if not isinstance(given, dict) or set(given) != set(names):
-            raise ValueError("its spec does not say how texts become tokens")
+            raise ValueError("its spec does not describe the tokenization")
         if not all(type(given[name]) is kind for name, kind in names.items()):
-            raise ValueError("what its spec says of tokens is not as training writes it")
+            raise ValueError("the tokenization in its spec is not in the format that training writes")
         ranged = 0 <= given["pad"] < 2**31 and 2 <= given["limit"] < 2**24
         if not ranged or len(given["tokenizer"]) > TOKENIZER_CHARS:
             raise ValueError("pad, limit or tokenizer in its spec are out of range")
@@ -101,7 +101,9 @@ class Reading:
         called = names or [f"text {number + 1}" for number in range(len(texts))]
         if wrong is not None:
             asked = "two texts, a pair" if self.pair else "one text"
-            raise TextError(f"{called[wrong]} has {len(texts[wrong])} texts; the model was trained on {asked} a sample")
+            raise TextError(
+                f"{called[wrong]} has {len(texts[wrong])} texts; the model was trained on {asked} per sample"
+            )
         for name, one in zip(called, texts, strict=True):
             _require_letters(name, one)
         made = open_tokenizer(self.tokenizer)
@@ -120,7 +122,7 @@ class Reading:
                 found[number], lengths[number] = one, len(one.ids)
         empty = np.flatnonzero(lengths == 0)
         if len(empty):
-            raise TextError(f"{called[empty[0]]} has no token; it holds nothing that the tokenizer knows")
+            raise TextError(f"{called[empty[0]]} has no tokens: the tokenizer knows nothing in it")
         if not self.own_pad:
             self._refuse_ending(found, called)
         return Tokens(
@@ -135,17 +137,18 @@ class Reading:
         some = ", ".join(f"{called[n]} ({lengths[n]} tokens)" for n in long[:NAMED])
         more = f" and {len(long) - NAMED} more" if len(long) > NAMED else ""
         return (
-            f"{len(long)} of {len(lengths)} texts have more tokens than the {self.limit} that are taken: {some}{more}. "
-            "Shorten them, have them cut with --task text:truncate=true, or choose a model that takes longer texts"
+            f"{len(long)} of {len(lengths)} texts have more tokens than the maximum of {self.limit}: {some}{more}. "
+            "Shorten them, truncate them with --task text:truncate=true, or choose a model with a larger maximum "
+            "length"
         )
 
     def _refuse_ending(self, found: Sequence[Any], called: Sequence[str]) -> None:
         ending = next((n for n, one in enumerate(found) if one.ids[-1] == self.pad), None)
         if ending is not None:
             raise TextError(
-                f"{called[ending]} ends with the token {found[ending].tokens[-1]!r}, which stands for padding, since "
-                "the tokenizer has no token for that: the model would take the text to end before it. Give it "
-                "a pad token, or change the text"
+                f"{called[ending]} ends with the token {found[ending].tokens[-1]!r}, which also serves as padding "
+                "because the tokenizer has no pad token: the model would ignore the end of the text. Give the "
+                "tokenizer a pad token, or change the text"
             )
 
 
@@ -154,7 +157,9 @@ def _require_letters(name: str, texts: tuple[str, ...]) -> None:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        raise TextError(f"{name} holds half a letter ({error.object[error.start]!r}); save it as UTF-8") from None
+        raise TextError(
+            f"{name} contains an incomplete character ({error.object[error.start]!r}); save it as UTF-8"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -191,9 +196,13 @@ def _encode(made: Any, texts: Sequence[tuple[str, ...]]) -> list[Any]:
     except BaseException as error:  # the library raises Exception, and panics on endless patterns
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise TextError(f"the tokenizer fails on these texts ({str(error)[:200]}); give the model's own") from None
+        raise TextError(
+            f"the tokenizer fails on these texts ({str(error)[:200]}); use the model's own tokenizer"
+        ) from None
     if any(not 0 <= max(one.ids, default=0) < 2**31 or max(one.type_ids, default=0) > 255 for one in found):
-        raise TextError("the tokenizer gives numbers that no model has tokens for; give the model's own")
+        raise TextError(
+            "the tokenizer returns token ids that are out of range for any model; use the model's own tokenizer"
+        )
     return found
 
 
@@ -226,7 +235,7 @@ def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
         raise ValueError(f"the tokenizer cannot be read: {str(error)[:200]}") from None
     parts = [part.__getstate__() for part in (made.normalizer, made.pre_tokenizer) if part is not None]
     if _growth([json.loads(part) for part in parts]) > GROWTH:
-        raise ValueError(f"the tokenizer makes texts more than {GROWTH} times as long; give the model's own")
+        raise ValueError(f"the tokenizer makes texts more than {GROWTH} times as long; use the model's own tokenizer")
     made.no_padding()
     made.no_truncation()
     if limit is not None:

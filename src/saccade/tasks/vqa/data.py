@@ -35,7 +35,7 @@ class VqaOptions:
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if self.answers < 2:
-            raise ValueError(f"answers = {self.answers} was given; there are 2 or more")
+            raise ValueError(f"answers = {self.answers} was given; it must be 2 or more")
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class AnswerTargets(Targets):
     def require(self, where: str) -> None:
         """Refuse fewer than two answers."""
         if len(self.outputs) < 2:
-            raise ValueError(f"{where} has {len(self.outputs)} answer; questions need two or more that can be given")
+            raise ValueError(f"{where} has {len(self.outputs)} possible answer; the task vqa needs two or more")
 
     def describe(self, index: int) -> str:
         """Return the answers of a sample, best first."""
         order = np.argsort(-self.rows[index], kind="stable")[:3]
-        return ", ".join(self.outputs[n] for n in order if self.rows[index, n] > 0) or "none that can be given"
+        return (
+            ", ".join(self.outputs[n] for n in order if self.rows[index, n] > 0) or "no answer that the model can give"
+        )
 
     def counts(self) -> np.ndarray:
         """Return the number of samples for which each answer is correct."""
@@ -94,7 +96,10 @@ class QuestionSource(FileSource):
 def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     """Open a table with the columns image (relative path), question, answer and optionally split."""
     if not config.path:
-        raise ValueError("no questions were given; name a .csv, .tsv, .jsonl or .parquet file: image, question, answer")
+        raise ValueError(
+            "no questions were given; give a .csv, .tsv, .jsonl or .parquet file with the columns image, question, "
+            "answer"
+        )
     path = Path(config.path).expanduser()
     columns = read_columns(path)
     parts = _parted(columns, path)
@@ -109,7 +114,7 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     how = tuple((name, getattr(options, name)) for name in ("max_length", "truncate", "scratch"))
     sources = {name: _source(part, answers[name], outputs, path, how) for name, part in parts.items()}
     sources["train"].targets.require(str(path))
-    notes = [f"{len(frequent) - len(outputs)} rare answers are never given"] if len(frequent) > len(outputs) else []
+    notes = [f"{len(frequent) - len(outputs)} rare answers are excluded"] if len(frequent) > len(outputs) else []
     if "val" in sources:
         return Data(sources["train"], sources["val"], path.name, tuple(notes))
     train, held, more = sources["train"].hold_out(share=config.val_share, seed=config.split_seed)
@@ -121,7 +126,7 @@ def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:
     images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
     for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
         if not image or not question:
-            raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or take the row out")
+            raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or remove the row")
     return list(zip(images, questions, strict=True))
 
 
@@ -133,7 +138,7 @@ def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
     """
     given = [part.strip().lower() for part in cell.split(MARK) if part.strip()]
     if not given:
-        raise ValueError(f"{path}: row {row} has no answer; fill it in, or take the row out")
+        raise ValueError(f"{path}: row {row} has no answer; fill it in, or remove the row")
     if any(SCORE in part for part in given):
         return {name: _share(text, path, row) for name, text in (_pair(part, path, row) for part in given)}
     if len(given) == 1:
@@ -145,7 +150,8 @@ def _pair(part: str, path: Path, row: int) -> tuple[str, str]:
     name, mark, text = part.rpartition(SCORE)
     if not mark or not name.strip():
         raise ValueError(
-            f"{path}: row {row} has the answer {part!r}; give all answers of a row a worth, as in yes=0.6, or none"
+            f"{path}: row {row} has the answer {part!r}; give either every answer of a row a score, as in yes=0.6, "
+            "or none"
         )
     return name.strip(), text
 
@@ -156,7 +162,7 @@ def _share(text: str, path: Path, row: int) -> float:
     except ValueError:
         share = math.nan
     if not 0 <= share <= 1:
-        raise ValueError(f"{path}: row {row} gives an answer the worth {text!r}; it is a number from 0 to 1")
+        raise ValueError(f"{path}: row {row} gives an answer the score {text!r}; it must be a number from 0 to 1")
     return share
 
 
@@ -167,7 +173,9 @@ def _parted(columns: Columns, path: Path) -> dict[str, Columns]:
     roles = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
     unknown = sorted(set(split) - set(roles) - {"test"})
     if unknown or "train" not in split:
-        raise ValueError(f"{path}: the column split has {abbreviate(sorted(set(split)))}; it says train, val or test")
+        raise ValueError(
+            f"{path}: the column split has the values {abbreviate(sorted(set(split)))}; they must be train, val or test"
+        )
     names = {role: [name for name in roles if roles[name] == role] for role in ("train", "val")}
     return {role: part_of(columns, split, some) for role, some in names.items() if set(some) & set(split)}
 
@@ -190,7 +198,7 @@ def _source(
     missing = [name for name in dict.fromkeys(images) if not os.path.isfile(path.parent / name)]
     if missing:
         raise FileNotFoundError(
-            f"{path} names {len(missing)} images that are not there: {abbreviate(missing)}; paths are relative to it"
+            f"{path}: {len(missing)} listed images do not exist: {abbreviate(missing)}; paths are relative to {path}"
         )
     place = {name: column for column, name in enumerate(outputs)}
     rows = np.zeros((len(answers), len(outputs)), dtype=np.float32)

@@ -26,7 +26,7 @@ class QuestionEncoder:
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors."""
         image, reading = sample.inputs["image"], self.reading
-        tokens = reading.encode([(sample.inputs["text"],)], names=[f"the question on {sample.name}"])
+        tokens = reading.encode([(sample.inputs["text"],)], names=[f"the question about {sample.name}"])
         row = tokens.rows(torch.tensor([0]), reading.limit, pad=reading.pad, kinds=reading.kinds)
         height, width = image.shape[:2]
         found: Encoded = {"image": self.framing.image(image, (0.0, 0.0, float(width), float(height)))}

@@ -3,11 +3,11 @@
 from ..rules import own, refused, without_images
 
 RULES = (
-    refused("loss.class_weights", "answers are weighed by their own shares"),
-    refused("loss.smoothing", "answers are weighed by their own shares"),
+    refused("loss.class_weights", "answers are weighted by their scores"),
+    refused("loss.smoothing", "answers are weighted by their scores"),
     own(
         "questions",
-        "images are left whole, and questions are read with them file by file, so steps are not compiled",
+        "images are not augmented, and questions are read file by file with them, so steps are not compiled",
         lambda config: without_images(config, compile=False, graphs=False),
     ),
 )

@@ -180,7 +180,7 @@ def test_other_numbers_of_a_run_are_compared_over_samples_where_these_have_score
     odd = Measure(arms, asked("oddity", larger_is_better=True)).difference("base", "other")
     assert odd.mean == pytest.approx(1.0)
     assert (odd.n_samples, odd.samples_fixed) == (0, True)
-    assert "of other samples it says nothing" in str(odd)
+    assert "not for other samples" in str(odd)
 
 
 def test_metrics_by_image_and_by_class(pair):

@@ -48,7 +48,7 @@ def test_values_are_read_as_in_yaml():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("brodcast", "there are broadcast"),
+        ("brodcast", "choose from broadcast"),
         ("broadcast+", "An arm is 'base'"),
         ("drloc:wait=1", "weight"),
         ("drloc:weight=1,optim.lr=0.1", "joined by +"),
