@@ -282,4 +282,4 @@ def test_errors_of_the_system_are_told_without_their_code(monkeypatch, capsys, t
     assert main(["models"]) == 2
     told = capsys.readouterr().err
     assert "Errno" not in told
-    assert "Permission denied; check that it exists and that you may read and write it" in told
+    assert "Permission denied; check that it exists and that you have permission to read and write it" in told

@@ -89,7 +89,7 @@ def test_what_is_there_is_never_overwritten_and_other_sets_are_refused(faulty, t
     assert not (faulty / "inside").exists()
     assert main(["data", "check", "--fix", str(tmp_path / "of_arrays")]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "already exists; give a new directory" in told
+    assert "already exists; choose a new directory" in told
     assert "whose images it would become" in told
     assert "neither class folders nor a list of files" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "there"]

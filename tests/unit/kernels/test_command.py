@@ -30,7 +30,7 @@ def test_every_kernel_is_listed_with_why_it_is_not_used(rows, capsys, monkeypatc
     assert (found["toy"]["gain"], found["toy"]["record"], found["second"]["modes"]) == ("1.2x", "h200.md", ["infer"])
     monkeypatch.setenv(switch.VARIABLE, "off")
     found = listed(capsys, "--device", "cpu")
-    assert (found["toy"]["used"], found["toy"]["reason"]) == (False, "SACCADE_KERNELS leaves it out")
+    assert (found["toy"]["used"], found["toy"]["reason"]) == (False, "SACCADE_KERNELS disables it")
     assert found["third"]["used"]
     main(["kernels", "--device", "cpu"])
     table = capsys.readouterr().out
