@@ -124,7 +124,7 @@ def cross_validate(
         data, group = data or config.data.path, group or config.data.group
         given.pop("data.group")
     elif data is None:
-        raise ConfigError(f"{run} is no run's folder; with a recipe the samples are named, too: data=...")
+        raise ConfigError(f"{run} is not a run directory; with a recipe, also give the dataset: data=...")
     named = f"{path.name or 'run'}-folds"
     request = Request(
         data=data,
