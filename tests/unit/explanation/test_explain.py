@@ -166,7 +166,7 @@ def test_weights_of_another_class_count_are_refused(tmp_path):
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     about["outputs"].append("owl")
     save_file(weights, path, metadata={"saccade": json.dumps(about)})
-    with pytest.raises(CheckpointError, match="do not fit the model and classes"):
+    with pytest.raises(CheckpointError, match="do not match the model and classes"):
         explain(run, photo())
 
 

@@ -150,7 +150,7 @@ def test_smoothing_of_the_labels_can_be_given_to_distillation(teacher):
 
 
 def test_two_teachers_are_refused(teacher):
-    with pytest.raises(ConfigError, match=r"token_label, distill .*leave all but one out"):
+    with pytest.raises(ConfigError, match=r"token_label, distill .*keep only one of them"):
         build(["token_label", f"distill:teacher={teacher}"])
 
 
