@@ -61,7 +61,7 @@ def test_a_name_that_was_given_is_not_taken_for_a_folder_of_the_full_name(given,
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224.safetensors", "resnet18.a/b", "resnet18.nope@x"])
 def test_an_ending_that_names_no_weights_is_no_model(name):
-    with pytest.raises(CheckpointError, match=f"there is no {name}, and timm has no model of that name"):
+    with pytest.raises(CheckpointError, match=f"{name} does not exist, and timm has no model of that name"):
         find_target(name)
     with pytest.raises(ConfigError, match=r"timm has no weights '(safetensors|a/b|nope)' of .*@FILE"):
         open_timm(name)

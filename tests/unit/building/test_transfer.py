@@ -105,7 +105,7 @@ def assert_arrives(file, source, other, *plugins, but=()):
             assert any(note.startswith(f"{plugin}: parameters loaded from {file.name}") for note in notes)
     assert not carried & {name.removeprefix("backbone.") for name in model.new_parameters}
     assert not [note for note in notes if "identity" in note or "changes the features" in note]
-    assert not [note for note in notes if "left out" in note and any(name in note for name in carried)]
+    assert not [note for note in notes if "not loaded" in note and any(name in note for name in carried)]
     return model, config, spec
 
 
@@ -168,7 +168,7 @@ def test_a_dense_task_takes_the_backbone_and_names_the_classification_head_that_
     file, source = trained(tmp_path, "classify", "broadcast:scale=true", "second_order")
     model, notes = started(file, other, "broadcast:scale=true")
     assert assert_carried(model, source)
-    assert any("second_order" in note and "left out" in note for note in notes)
+    assert any("second_order" in note and "not loaded" in note for note in notes)
     assert not any("--plugin second_order" in note for note in notes)  # which the task would refuse
 
 

@@ -138,7 +138,7 @@ def test_other_samples_are_read_as_the_task_reads_them(place):
     rows = write_images(place, train=3, val=8)
     given = write_list(place / "given.csv", rows, ("level", "red"))
     assert evaluate(place / "regress" / "one", given, quiet=True).samples == 8
-    with pytest.raises(ValueError, match="'level' where the training samples have 'level', 'red'"):
+    with pytest.raises(ValueError, match="'level' and the training samples have 'level', 'red'"):
         evaluate(place / "regress" / "one", write_list(place / "few.csv", rows, ("level",)), quiet=True)
     with pytest.raises(ValueError, match=r"row 1 has .* in the column 'level'; a column for each label holds 0 and 1"):
         evaluate(place / "multilabel" / "one", given, quiet=True)

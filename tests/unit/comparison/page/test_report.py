@@ -283,7 +283,7 @@ def test_markdown_of_accuracy_ends_at_a_hundred_points_too():
     assert "For better there is none: with so few seeds or samples" in text
     assert "| +0.0 [-100.0, +100.0] |" in text  # the class
     assert "| +0 | -1 to +1 |" in text  # the share
-    assert "it is nothing" not in made().to_markdown()
+    assert "there is none" not in made().to_markdown()
 
 
 def test_plan_is_told_once_and_kept_in_the_file():

@@ -204,9 +204,9 @@ def test_one_seed_is_refused_unless_it_is_meant(tmp_path):
         plan("broadcast", out=tmp_path / "c", seeds=1)
     found = plan("broadcast", out=tmp_path / "c", seeds=[4], seeds_fixed=True)
     assert (found.seeds, found.detectable) == ((4,), None)
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="seeds must differ"):
         plan("broadcast", out=tmp_path / "c", seeds=[1, 1])
-    with pytest.raises(ConfigError, match="give seeds="):
+    with pytest.raises(ConfigError, match="use seeds="):
         plan("broadcast", out=tmp_path / "c", settings={"seed": 3})
 
 
