@@ -94,7 +94,7 @@ def corruption_section(result: Findings) -> Section:
         join(
             paragraph(
                 f"{spec.title} on corrupted images: five severities of each kind; every run sees the same draws. In "
-                "the charts, severity 0 is the image as it is."
+                "the charts, severity 0 is the original image."
             ),
             numbers,
             _gallery(result),
@@ -113,7 +113,7 @@ def occlusion_section(result: Findings) -> Section:
     if any(key in result.run().metrics for key in shuffled):
         charts.append(_levels(result, shuffled, PIECES, "patch shuffle", "pieces along a side", start=1.0))
     about = (
-        f"Parts made black, or put in random order. The first point of each line is the clean {result.primary.words}."
+        f"Parts blacked out, or put in random order. The first point of each line is the clean {result.primary.words}."
     )
     return Section("occlusions", "Occlusion and shuffling", join(paragraph(about), grid(*charts)))
 
