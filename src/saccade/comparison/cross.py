@@ -80,7 +80,7 @@ class Validated:
             if (spec := self.specs[name])
         ]
         rows.sort(key=lambda row: row[0] != self.specs[self.primary].words)
-        lines = ["| Number | Mean | 95 % interval |", "| --- | --- | --- |"]
+        lines = ["| Metric | Mean | 95 % interval |", "| --- | --- | --- |"]
         return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), "", f"{self.note}.", ""])
 
 
@@ -150,7 +150,7 @@ def cross_validate(
         outcomes = run_jobs(jobs, planner.crew, Watch(total=len(jobs), metric=primary, quiet=quiet))
         failed = {f"{key}": one.reason for key, one in outcomes.items() if one.kind != "finished"}
         if not ready.passes(ARM):
-            raise ConfigError(f"no seed finished all {folds} folds: {next(iter(failed.values()), 'nothing ran')}")
+            raise ConfigError(f"no seed finished all {folds} folds: {next(iter(failed.values()), 'no run started')}")
         result = _conclude(ready, planner.folder.path)
         keep_answers(ready, planner.folder.path / OUT_OF_FOLD)
         write_text(planner.folder.result_file, result.to_json())

@@ -34,7 +34,7 @@ def write_clean(found: ScannedDataset, spec: str, out: Path, columns: Mapping[st
     rewritten = any(one.targets.repaired for one in splits.values())
     if splits.keys() != found.splits.keys() or not (is_list or rewritten or found.report.task == "classify"):
         raise ValueError(
-            f"fix={out}: {spec or 'the embedded set'} is neither class folders nor a list of files or objects; a "
+            f"fix={out}: {spec or 'the bundled dataset'} is neither class folders nor a list of files or objects; a "
             "clean copy can only be written of these"
         )
     _require_new(out, source)

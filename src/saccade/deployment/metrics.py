@@ -22,7 +22,7 @@ class Metrics:
         self.seconds = Histogram("saccade_request_seconds", about, ("path",), buckets=SECONDS, registry=own)
         about = "Images that shared a forward pass."
         self.batches = Histogram("saccade_batch_size", about, ("model",), buckets=SIZES, registry=own)
-        self.queue = Gauge("saccade_queue_length", "Images that wait.", ("model",), registry=own)
+        self.queue = Gauge("saccade_queue_length", "Images waiting for a batch.", ("model",), registry=own)
 
     def watch(self, name: str, about: str, read: Callable[[], float]) -> None:
         """Add a gauge that is computed when it is read."""

@@ -79,7 +79,7 @@ def gather(
         return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
     except (OSError, ValueError, ImportError):
         pass  # the run's data has moved: parity can be checked with any image, the loss cannot
-    return _evidence(open_data("").val, spec, "embedded images", limit)
+    return _evidence(open_data("").val, spec, "bundled images", limit)
 
 
 def calibration_images(

@@ -110,7 +110,7 @@ def evaluate(
             bars=bars,
         )
     numbers = [judge.numbers(seed=seed, resamples=resamples) for judge in judges]
-    asked = [f"asked as {task}"] if task is not None else []
+    asked = [f"task options: {task}"] if task is not None else []
     notes = [*(note for model in models for note in model.loaded.notes), *asked]
     notes += [*samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
     if robust and not kind.attackable:
@@ -232,7 +232,7 @@ def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example
     for condition in [*occlusions(model.spec.img_size), *corruptions(model.spec.in_chans)]:
         kinds.setdefault(condition.title, []).append(condition)
     shown = [found[len(found) // 2] for found in kinds.values()]
-    return (Example("as it is", plain), *(Example(c.title, c.change(plain, rng_key=rng_keys[0])) for c in shown))
+    return (Example("original", plain), *(Example(c.title, c.change(plain, rng_key=rng_keys[0])) for c in shown))
 
 
 def _bad_notes(bad: dict[str, Fault]) -> list[str]:

@@ -85,7 +85,7 @@ def _lead(result: Findings) -> Html:
     notes = [tag("li", shorten(note, 400)) for note in result.notes]
     return join(
         paragraph(class_sentence(result) if result.run().reliability else _sentence(result), class_="lead"),
-        number_table(result, "Number", rows, caption=caption, more=[sizes]),
+        number_table(result, "Metric", rows, caption=caption, more=[sizes]),
         tag("ul", *notes, class_="note") if notes else None,
     )
 
@@ -138,7 +138,7 @@ def _difference_chart(result: Findings, name: str) -> Html:
         rows,
         title=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
         x_label="Difference in percentage points",
-        name_label="Number",
+        name_label="Metric",
         value_label="Difference, 95% interval",
         remark_label="Correct in one run only",
         percent=True,
@@ -154,7 +154,7 @@ def _difference_table(result: Findings, name: str) -> Html:
             text = number_cell(change(found.value, spec), change_interval(found, spec))
             rows.append([spec.title, text, "higher" if spec.larger_is_better else "lower"])
     return table(
-        ["Number", "Difference, 95% interval", "Better when"],
+        ["Metric", "Difference, 95% interval", "Better when"],
         rows,
         caption=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
         numeric=(1,),

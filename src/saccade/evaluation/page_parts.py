@@ -82,7 +82,7 @@ def corruption_section(result: Findings) -> Section:
     shown = result.specs[mean]
     present = [name for name in CORRUPTIONS if f"corruption.{name}" in result.run().metrics]
     rows = [(name.replace("_", " "), f"corruption.{name}", shown) for name in present]
-    rows.append((tag("strong", "all of them"), mean, shown))
+    rows.append((tag("strong", "all"), mean, shown))
     numbers = number_table(result, "Mean over severities", rows, caption=f"{spec.title} with its 95% interval")
     charts = [
         _levels(result, [f"corruption.{name}.{s}" for s in SEVERITIES], SEVERITIES, name.replace("_", " "), "severity")

@@ -229,4 +229,4 @@ def test_answers_of_a_detector_stand_by_the_options_that_are_given(tmp_path):
     batch = {"image": torch.zeros(1, 3, 64, 64)}
     (one,) = open_models([run], device="cpu", task="detect:kept=1")
     assert one.task.answer(batch)["scores"].shape[1] == 1
-    assert "asked as detect:kept=1" in few.notes
+    assert "task options: detect:kept=1" in few.notes

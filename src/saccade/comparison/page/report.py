@@ -55,7 +55,7 @@ def render_report(
         ("classes", "Class by class"): tables.classes(result),
         ("pictures", "Samples they disagree on"): disagreeing(result, source),
         ("settings", "What differs and what is held equal"): tables.settings(result),
-        ("failures", "What failed"): tables.failures(result),
+        ("failures", "Failures"): tables.failures(result),
         ("repeat", "To repeat it"): repeat(result, request),
     }
     sections = [Section(key, name, to_html(blocks)) for (key, name), blocks in found.items() if blocks]

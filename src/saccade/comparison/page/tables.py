@@ -84,13 +84,13 @@ def others(result: Findings) -> list[Table]:
     alone = any(d.samples_fixed for arms in result.other.values() for d in arms.values())
     over = "over seeds only where samples have no scores of their own, " if alone else ""
     caption = f"Differences in other metrics; intervals {over}not corrected for the number of metrics"
-    columns = ("Number", "Arm", "Difference", "Interval", "p")
-    return [Table(caption, columns, tuple(rows), (2, 3, 4), folded="Other numbers")] if rows else []
+    columns = ("Metric", "Arm", "Difference", "Interval", "p")
+    return [Table(caption, columns, tuple(rows), (2, 3, 4), folded="Other metrics")] if rows else []
 
 
 def costs(result: Findings) -> Table:
     """Return the costs of every arm."""
-    columns = ("Arm", "Parameters", "Multiply-adds", "ms a step", "Step time relative to the reference")
+    columns = ("Arm", "Parameters", "Multiply-adds", "ms per step", "Step time relative to the reference")
     rows = tuple((Name(name), *_cost(cost)) for name, cost in result.costs.items())
     caption = "Cost of each arm; multiply-adds are per sample (one is two FLOPs)"
     return Table(caption, (*columns, "Trained for", "GPU memory"), rows, tuple(range(1, 7))).without_empty()

@@ -33,8 +33,8 @@ HOW = {
     "validation samples narrow the interval.",
     "Unstable": "Runs failed or did not learn. The interval covers those that finished; counting the others could "
     "reverse it.",
-    "Not said": "Nothing follows for other kinds of samples, other models or longer training, nor for rare failures: "
-    "with no failure in {seeds} runs, up to {unseen:.0%} of runs may still fail.",
+    "Not covered": "Nothing follows for other kinds of samples, other models or longer training, nor for rare "
+    "failures: with no failure in {seeds} runs, up to {unseen:.0%} of runs may still fail.",
 }
 
 

@@ -258,7 +258,11 @@ class Planner:
         """Give the arms the seeds and epochs that fit."""
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
-        pace = f"about {say_duration(fit['seconds'])} for all arms and seeds" if "seconds" in fit else "what fits"
+        pace = (
+            f"about {say_duration(fit['seconds'])} for all arms and seeds"
+            if "seconds" in fit
+            else "what fits the budget"
+        )
         for name, asked in self.asked.items():
             epochs = max(asked * fit["most"] // fit["longest"], 1)
             self.configs.fit(name, replace(facts, epochs=epochs, pace=pace))
