@@ -110,8 +110,8 @@ def _without_verb(words: list[str]) -> NoReturn:
     )
     verbs = parser.add_argument_group("commands (see saccade COMMAND --help)")
     for name in VERBS:
-        said = import_module(f".commands.{name}", __package__).flags.__doc__
-        verbs.add_argument(name, nargs="?", help=said)
+        description = import_module(f".commands.{name}", __package__).flags.__doc__
+        verbs.add_argument(name, nargs="?", help=description)
     parser.usage = "saccade COMMAND ..."
     if not words:
         parser.print_help(sys.stderr)

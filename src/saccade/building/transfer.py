@@ -51,30 +51,32 @@ class WeightTransfer:
     def attaching(self, text: str) -> Iterator[None]:
         """Load the weights of a plug-in that is attached within this context."""
         asked, before = _read(text), self._tensors()
-        said: list[str] = []
+        messages: list[str] = []
         shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
         alike = [part for part in self.parts if part.name == asked.name and not part.found]
-        had = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
+        previous = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
         # The features that were trained are those with the plug-in, if the file has it.
         own = self.started.own_classes
-        with note_changed_outputs(self.model, text, shape, said.append, classifier=own, features=had is None):
+        with note_changed_outputs(self.model, text, shape, messages.append, classifier=own, features=previous is None):
             yield
         known = {id(value) for value in before.values()}
         brought = {key: value for key, value in self._tensors().items() if id(value) not in known}
-        taken, new = self._take(brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=had is not None)
-        if had is None and not taken:
-            self.spec.notes += said
+        taken, new = self._take(
+            brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=previous is not None
+        )
+        if previous is None and not taken:
+            self.spec.notes += messages
             return
         where = ""
-        if had is not None:
-            had.found, had.same = True, had.options == asked.options
-            where = "" if had.same else f", where it was {had.text}"
+        if previous is not None:
+            previous.found, previous.same = True, previous.options == asked.options
+            where = "" if previous.same else f", where it was {previous.text}"
         if new and not taken:
-            assert had is not None
+            assert previous is not None
             self.spec.notes.append(
-                f"{text}: reinitialized {abbreviate(new)}, since {self._file} was trained with {had.text}"
+                f"{text}: reinitialized {abbreviate(new)}, since {self._file} was trained with {previous.text}"
             )
-            self.spec.notes += said
+            self.spec.notes += messages
         elif taken:
             rest = f"; reinitialized: {abbreviate(new)}" if new else ""
             self.spec.notes.append(f"{text}: parameters loaded from {self._file}{where}{rest}")
@@ -88,8 +90,8 @@ class WeightTransfer:
             [key for key in keys if (full := self.prefix + key) in own and full not in self.placed]
             for keys in (fit.missing, fit.mismatched)
         )
-        told = self.placed | self.refused
-        surplus = [key for key in fit.rest if self.prefix + key not in told and not key.endswith(COUNTER)]
+        handled = self.placed | self.refused
+        surplus = [key for key in fit.rest if self.prefix + key not in handled and not key.endswith(COUNTER)]
         lost = {"missing": missing, "mismatched": mismatched, "surplus": surplus}
         if missing or mismatched:
             self._refuse_plugins(lost, name=name)
@@ -103,7 +105,7 @@ class WeightTransfer:
         for part in self.parts:
             if not part.found:
                 self.spec.notes.append(self._left(part))
-        surplus += [key for key in self.started.head if key not in told]
+        surplus += [key for key in self.started.head if key not in handled]
         if surplus:
             self.spec.notes.append(f"not loaded from {self._file} (not in the model): {abbreviate(surplus)}")
 

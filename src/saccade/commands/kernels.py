@@ -49,7 +49,7 @@ def run(args: Args) -> None:
     for column in ("name", "what it does, and its gain", "here"):
         table.add_column(column, no_wrap=column == "name")
     for row in rows:
-        told = f"not used: {row['reason']}" if row["reason"] else "always used" if row["workaround"] else "used"
+        status = f"not used: {row['reason']}" if row["reason"] else "always used" if row["workaround"] else "used"
         gain = row["gain"] or ("works around a compiler bug" if row["workaround"] else "gain not measured")
-        table.add_row(row["name"], f"{row['does']}; {gain}", told)
+        table.add_row(row["name"], f"{row['does']}; {gain}", status)
     Console().print(table)

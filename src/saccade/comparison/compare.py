@@ -189,12 +189,12 @@ def _shortened(ready: Ready) -> list[Note]:
     for job in ready.jobs:
         if job.arm == own and job.epochs < arm.epochs and is_finished(job.path):
             found.setdefault(job.epochs, []).append(job.whole % STRIDE)
-    told = []
+    details = []
     for epochs, wholes in found.items():
-        told.append(f"{describe_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
-    if not told:
+        details.append(f"{describe_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
+    if not details:
         return []
-    message = f"runs were slower than planned: {', '.join(told)} instead of {arm.epochs}, equally in every arm"
+    message = f"runs were slower than planned: {', '.join(details)} instead of {arm.epochs}, equally in every arm"
     return [Note("budget", message, "give a larger --budget, or run on an idle machine")]
 
 

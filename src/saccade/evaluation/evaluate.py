@@ -170,8 +170,8 @@ def _chosen(
     source, notes = samples.source, list(samples.notes)
     places = kind.answerable(source, options)
     if len(places) < len(source):
-        left = len(source) - len(places)
-        notes.append(f"{left} sample{'s' * (left != 1)} without a label excluded")
+        unlabelled = len(source) - len(places)
+        notes.append(f"{unlabelled} sample{'s' * (unlabelled != 1)} without a label excluded")
     chosen = choose(source, places, limit=limit, seed=seed)
     if len(chosen) < len(places):
         notes.append(f"{len(chosen)} of {len(places)} samples, {kind.evenly} (seed {seed})")

@@ -129,9 +129,9 @@ def _refuse_idle(choice: TaskChoice, given: Sequence[str], *, own: bool) -> None
     asked, read = choice.kind.asked_by, choice.kind.reader.read_by
     for name in given if asked is not None else ():
         if name not in (*(asked or ()), *read):
-            some = ", ".join((*(asked or ()), *read)) or "none"
+            allowed = ", ".join((*(asked or ()), *read)) or "none"
             raise EvaluationError(
-                f"the option {name} of the task {choice} has no effect on a trained model; options that have: {some}"
+                f"the option {name} of the task {choice} has no effect on a trained model; options that have: {allowed}"
             )
         if own and name in read:
             raise EvaluationError(

@@ -80,12 +80,12 @@ def fit_budget(asked: Ask, paces: Mapping[str, Pace], epochs: Mapping[str, int],
             if asked.reserve * found.seconds <= asked.budget - spent:
                 return found
     smallest, usual = fit(least, 1), fit(least, min(ENOUGH, longest))
-    gone = f", of which {say_duration(spent)} are overhead" if spent else ""
+    overhead = f", of which {say_duration(spent)} are overhead" if spent else ""
     needed = [asked.reserve * one.seconds + spent for one in (smallest, usual)]
     more = f" ({say_duration(needed[1])} for {usual.most} epochs)" if usual.most > 1 else ""
     fewer = "fewer seeds, " if asked.named and least > LEAST_SEEDS else ""
     raise BudgetError(
-        f"the budget is {say_duration(asked.budget)}{gone}, but even {count_of(least, 'seed')} of "
+        f"the budget is {say_duration(asked.budget)}{overhead}, but even {count_of(least, 'seed')} of "
         f"{count_of(len(paces), 'arm')} for 1 epoch take about {say_duration(smallest.seconds)}. Allow "
         f"{say_duration(needed[0])}{more}, or use {fewer}fewer arms, a smaller --model or --img-size, or fewer "
         "samples (--set data.train_limit=N)"
