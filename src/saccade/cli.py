@@ -110,8 +110,8 @@ def _without_verb(words: list[str]) -> NoReturn:
     )
     verbs = parser.add_argument_group("commands (see saccade COMMAND --help)")
     for name in VERBS:
-        said = import_module(f".commands.{name}", __package__).flags.__doc__
-        verbs.add_argument(name, nargs="?", help=said)
+        description = import_module(f".commands.{name}", __package__).flags.__doc__
+        verbs.add_argument(name, nargs="?", help=description)
     parser.usage = "saccade COMMAND ..."
     if not words:
         parser.print_help(sys.stderr)
@@ -119,7 +119,7 @@ def _without_verb(words: list[str]) -> NoReturn:
     if not words[0].startswith("-"):
         parser.error(f"unknown command {words[0]}; choose from {', '.join(VERBS)}{_nearest(words[0], VERBS)}")
     parser.read(words[:1])
-    parser.error(f"{words[0]} was given before a command; put one of {', '.join(VERBS)} first")
+    parser.error(f"{words[0]} precedes the command; start with one of {', '.join(VERBS)}")
 
 
 def _nearest(word: str, known: Any) -> str:
@@ -163,7 +163,10 @@ def _plain(error: BaseException) -> str:
     if not isinstance(error, OSError) or error.errno is None:
         return text
     named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    return f"{named + ': ' if named else ''}{error.strerror}; check that it exists and that you may read and write it"
+    return (
+        f"{named + ': ' if named else ''}{error.strerror}; check that it exists and that you have permission to read "
+        "and write it"
+    )
 
 
 def _warn(

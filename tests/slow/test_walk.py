@@ -133,7 +133,7 @@ def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, t
     assert walk("explain", "run", "faults/train", "--views", "gradcam")[0] == 0
     for mistake, answer in (
         (("trian", "faults"), "did you mean 'train'?"),
-        (("train", "faluts"), "there is no 'faluts'"),
+        (("train", "faluts"), "'faluts' does not exist"),
         (("train", "clean", "--model", "vit_tinny"), "vit_tiny"),
         (("evaluate", "clean"), "it is not a run"),
         (("predict", "run", "nothing.jpg"), "nothing.jpg"),

@@ -36,7 +36,7 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
         out: the file to write.
     """
     if len(runs) < 2:
-        raise ConfigError(f"{len(runs)} runs were given to be averaged; give two or more")
+        raise ConfigError(f"cannot average {len(runs)} runs; give two or more")
     total: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
     first: dict[str, Any] = {}
@@ -51,15 +51,15 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
         differing = [name for name in facts if facts[name] != first[name]]
         if differing:
             raise ConfigError(
-                f"{run} differs from {runs[0]} in {', '.join(differing)}; only weights of one model for the same "
-                "outputs have a mean"
+                f"{run} differs from {runs[0]} in {', '.join(differing)}; only weights of one model with the same "
+                "outputs can be averaged"
             )
         for name, value in weights.items():
             kinds.setdefault(name, value.dtype)
             total[name] = total[name] + value.double() if name in total else value.double()
     mean = {name: (value / len(runs)).to(kinds[name]) for name, value in total.items()}
     if not all(bool(torch.isfinite(value).all()) for value in mean.values()):
-        raise ConfigError("the runs' weights have no finite mean; leave the run out that did not train")
+        raise ConfigError("the mean of the runs' weights is not finite; exclude the run that diverged")
     _, spec = load_model(runs[0])
     own = find_task(spec.task).hosts.builds(str(first["model"]["name"]))
     config = check_model(first["model"], resolve=None if own else resolve_name)

@@ -127,7 +127,7 @@ def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
         hints = option_hints(PLUGINS[name])
         kinds = [f"{key}: {getattr(hints[key], '__name__', hints[key])}" for key in options]
         raise ConfigError(
-            f"the plug-in {name} was given {dict(options)}: {error}; it takes {', '.join(kinds)}"
+            f"the plug-in {name} does not accept {dict(options)}: {error}; expected {', '.join(kinds)}"
         ) from error
 
 
@@ -143,16 +143,18 @@ def _taught(
     (name, options), made = plugins[0], PLUGINS[plugins[0][0]]
     if len(plugins) > 1:
         names = ", ".join(other for other, _ in plugins)
-        raise ConfigError(f"the plug-ins {names} were given; a model learns from one teacher: leave all but one out")
+        raise ConfigError(
+            f"the plug-ins {names} cannot be combined: a model learns from one teacher; keep only one of them"
+        )
     if not issubclass(made, choice.kind):
-        raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
+        raise ConfigError(f"the plug-in {name} learns classes from a teacher and does not support the task {choice}")
     settings = choice.kind.arguments(spec, choice.options, loss, counts)
     with _options_explained(name, options):
         task: Task = made(model, **{**settings, **_labels(name, options, spec)})
     task.spec, task.primary = spec, choice.kind.metrics.primary_of(spec)
     if loss.smoothing and isinstance(task, TokenLabelling) and not task.learns_targets:
         spec.notes.append(
-            f"loss.smoothing = {loss.smoothing:g} changes nothing: the labels are the teacher's, smoothed by "
+            f"loss.smoothing = {loss.smoothing:g} has no effect: the labels are the teacher's, smoothed by "
             f"{name}:smoothing={task.smoothing:g}"
         )
     return task
@@ -164,7 +166,7 @@ def _labels(name: str, options: dict[str, Any], spec: InputSpec) -> dict[str, An
     path, maps = options.pop("teacher", None), options.pop("maps", None)
     if path is None and name == "distill":
         raise ConfigError(
-            "the plug-in distill needs a teacher: distill:teacher=RUN, a run's folder or its weights, or "
+            "the plug-in distill needs a teacher: distill:teacher=RUN (a run directory or its weights) or "
             "distill:teacher=timm:NAME"
         )
     if maps is not None:
@@ -174,8 +176,9 @@ def _labels(name: str, options: dict[str, Any], spec: InputSpec) -> dict[str, An
     teacher, other, known = open_teacher(path)
     if other.task != spec.task or other.in_chans != spec.in_chans:
         raise ConfigError(
-            f"the teacher {path} was trained for the task {other.task} on images of {other.in_chans} channels; the "
-            f"data is for {spec.task}, with {spec.in_chans}: give a teacher of such data"
+            f"the teacher {path} was trained for the task {other.task} on images with {other.in_chans} channels; the "
+            f"dataset is for {spec.task}, with {spec.in_chans}: give a teacher trained for this task and number of "
+            "channels"
         )
     fitted: dict[str, Any] = {
         "images_norm": (spec.mean, spec.std),
@@ -216,12 +219,12 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     own_patches = config.checkpoint is None and not config.pretrained and "patch_size" not in config.options
     if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # patches of 16 pixels are too large
         fitted["patch_size"] = 4
-        spec.notes.append(f"{name} reads patches of 4 pixels, since the images have {spec.img_size}")
+        spec.notes.append(f"{name} uses a patch size of 4 pixels, because the image size is {spec.img_size}")
     try:
         return timm.create_model(name, **options, **{**fitted, **more, **config.options})
     except TypeError as error:
         if "img_size" not in str(error):  # convolutional networks take any size, without this argument
-            raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
+            raise ConfigError(f"model.options = {config.options} does not fit {name}: {error}") from None
     more = {option: value for option, value in more.items() if option != "img_size"}
     return timm.create_model(name, **options, **{**more, **config.options})
 
@@ -257,8 +260,8 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     except RuntimeError as error:
         detail = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
-            "of the run that wrote them"
+            f"the weights in {file} do not match the model and classes recorded with them ({detail}); give the "
+            "directory of the run that wrote them"
         ) from None
     for note in told:
         spec.notes.append(note)

@@ -77,7 +77,7 @@ def weights_file(config: ModelConfig) -> Path | None:
         return find_pretrained(config.name) if config.pretrained else None
     file = find_weights(config.checkpoint)
     if not file.exists():
-        raise CheckpointError(f"model.checkpoint = {config.checkpoint} was given; there is no {file}")
+        raise CheckpointError(f"model.checkpoint = {config.checkpoint}: no such file {file}")
     return file
 
 
@@ -96,7 +96,7 @@ def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Weights | None:
         check_inputs({"outputs": about.get("classes"), **about})
         spec, model = InputSpec.from_dict(about), check_model(about["model"], resolve=resolve_name)
     except (ValueError, KeyError, TypeError) as error:  # the file may be untrusted
-        raise CheckpointError(f"{file} cannot be started from: {error}") from None
+        raise CheckpointError(f"{file} cannot be used as initial weights: {error}") from None
     options = model.options if resolve_name(model.name) == resolve_name(config.name) else {}
     return Weights(spec.img_size, spec.in_chans, list(spec.mean), list(spec.std), patches | options)
 
@@ -137,9 +137,9 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
     if loaded:
         dropped = dropped + classes.match(host, before, class_rows(host, loaded, len(spec.outputs)))
     if fit.resampled:
-        spec.notes.append(f"resampled from {file.name} to fit: {abbreviate(fit.resampled)}")
+        spec.notes.append(f"resampled from {file.name} to the model's size: {abbreviate(fit.resampled)}")
     if dropped:
-        spec.notes.append(f"left out of {file.name}, for other classes: {abbreviate(dropped)}")
+        spec.notes.append(f"not loaded from {file.name} (other classes): {abbreviate(dropped)}")
     parameters: dict[int, Tensor] = {
         id(v): v for key, v in host.named_parameters() if key in fit.weights and key not in dropped
     }
@@ -236,22 +236,24 @@ def refuse_misfit(started: Started, lost: Mapping[str, list[str]], *, name: str)
         better = _search(host, rename_foreign(weights, host.state_dict()), misfits, name=name)
     if better is not None:
         raise CheckpointError(
-            f"{file} does not fit {name} ({list_misfits(lost)}); it fits {better}: give --model {better}, or the "
-            f"weights of {name}. Nothing was loaded"
+            f"{file} does not fit {name} ({list_misfits(lost)}); it fits {better}: use --model {better}, or weights "
+            f"of {name}. Nothing was loaded"
         )
     if lost["missing"] or lost["mismatched"]:
         looks = describe(weights).removesuffix(", none of saccade's")
         raise CheckpointError(
-            f"{file} does not fit {name}: of its tensors {list_misfits(lost)}. They look like {looks}; name the model "
-            "that the weights were made for. Nothing was loaded"
+            f"{file} does not fit {name}: {list_misfits(lost)}. The weights look like {looks}; choose the model that "
+            "they were made for. Nothing was loaded"
         )
 
 
 def list_misfits(lost: Mapping[str, list[str]]) -> str:
     """Describe missing, mismatched and surplus tensors."""
-    titles = {"missing": "are missing", "mismatched": "have another shape", "surplus": "have no place"}
+    titles = {"missing": "missing", "mismatched": "of another shape", "surplus": "not in the model"}
     return "; ".join(
-        f"{len(lost[kind])} {title}: {abbreviate(lost[kind])}" for kind, title in titles.items() if lost[kind]
+        f"{len(lost[kind])} tensor{'s' * (len(lost[kind]) != 1)} {title}: {abbreviate(lost[kind])}"
+        for kind, title in titles.items()
+        if lost[kind]
     )
 
 

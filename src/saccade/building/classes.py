@@ -34,8 +34,8 @@ class Classes:
         if names is None:
             if len(spec.outputs) > 1:
                 self.note = (
-                    f"{file.name} does not name its {len(spec.outputs)} classes; they are taken for the data's, in "
-                    f"this order: {abbreviate(spec.outputs)}"
+                    f"{file.name} does not name its {len(spec.outputs)} classes; they are assumed to be the "
+                    f"dataset's, in this order: {abbreviate(spec.outputs)}"
                 )
         elif self.task == spec.task and sorted(names) == sorted(spec.outputs):
             if names != list(spec.outputs):
@@ -44,7 +44,7 @@ class Classes:
             self.same = False
             had, has = ("", "") if self.task == spec.task else (f"the task {self.task}: ", f"the task {spec.task}: ")
             had, has = had + abbreviate(names), has + abbreviate(spec.outputs)
-            self.note = f"{file.name} was trained for {had}, the data is of {has}"
+            self.note = f"{file.name} was trained for {had}; the dataset is for {has}"
 
     def match(self, model: nn.Module, before: Mapping[str, Tensor], rows: set[str] | None) -> list[str]:
         """Reorder loaded tensors to the data's classes, or restore their previous values.
@@ -79,8 +79,12 @@ class Classes:
         """Add a note on the relation, once."""
         note = self.note
         if self.order is not None:
-            done = "its head cannot be reordered and begins anew" if rows is None else "its classifier was reordered"
-            note = f"the classes of {self.file.name} are the data's in another order; {done}"
+            done = (
+                ("its head cannot be reordered and is reinitialized")
+                if rows is None
+                else "its classifier was reordered"
+            )
+            note = f"{self.file.name} has the dataset's classes in another order; {done}"
         self.spec.notes += [note] if note and note not in self.spec.notes else []
 
 

@@ -12,12 +12,12 @@ from ..settings import ConfigError
 def freeze_all_but_classifier(model: Any) -> None:
     """Freeze everything except the classifier (linear probing)."""
     if not hasattr(model, "get_classifier"):
-        raise ConfigError(f"model.probe was asked for and {type(model).__name__} does not tell its classifier")
+        raise ConfigError(f"model.probe is set, but {type(model).__name__} has no `get_classifier`")
     heads = model.get_classifier()
     heads = heads if isinstance(heads, tuple) else (heads,)
     kept = {id(p) for head in heads for p in head.parameters()}
     if not kept:
-        raise ConfigError(f"model.probe was asked for and the classifier of {type(model).__name__} has no parameters")
+        raise ConfigError(f"model.probe is set, but the classifier of {type(model).__name__} has no parameters")
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in kept)
 
@@ -32,8 +32,8 @@ def freeze_lower(model: Any, share: float) -> None:
     host = model if hasattr(model, "group_matcher") else getattr(model, "backbone", None)
     if host is None or not hasattr(host, "group_matcher"):
         raise ConfigError(
-            f"model.freeze = {share} was given and {type(model).__name__} has no `group_matcher` to tell its layers "
-            "by; leave it out, or train the classifier alone by model.probe=true"
+            f"model.freeze = {share} needs a model with `group_matcher`, which {type(model).__name__} lacks; remove "
+            "it, or train only the classifier with model.probe=true"
         )
     layers = group_parameters(host, host.group_matcher())
     numbers = sorted(layers)

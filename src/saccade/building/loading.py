@@ -23,7 +23,7 @@ from .build import load_model
 from .pretrained import PREFIX, find_specification, open_timm
 
 UNFINISHED = " (unfinished)"  # suffix of a name
-ALLOWED = "a run's folder, its model.safetensors"
+ALLOWED = "a run directory, its model.safetensors"
 Origin = Literal["run", "timm", "hf", "module"]
 
 
@@ -92,9 +92,7 @@ def open_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # fails on devices without memory, such as `meta`
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device={name} was given and cannot be used ({str(error).splitlines()[0]}); try cpu"
-        ) from None
+        raise ValueError(f"device={name} is not available ({str(error).splitlines()[0]}); try cpu") from None
     return device
 
 
@@ -116,9 +114,9 @@ def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
         return str(target)
     name = re.split("[:@]", str(target).removeprefix(PREFIX))[0]
     near = difflib.get_close_matches(name, timm.list_models(), n=3)
-    hint = f" (the nearest are {', '.join(near)})" if near else ""
+    hint = f" (close matches: {', '.join(near)})" if near else ""
     raise CheckpointError(
-        f"there is no {target}, and timm has no model of that name{hint}; give {allowed}, or the name of a timm "
+        f"{target} does not exist, and timm has no model of that name{hint}; give {allowed}, the name of a timm "
         "model with pretrained weights, or NAME@FILE"
     )
 
@@ -126,5 +124,5 @@ def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
 def _require_weights(folder: Path) -> None:
     """Refuse a folder without weights."""
     if (folder / "comparison.json").is_file() and not (folder / "config.yaml").is_file():
-        raise CheckpointError(f"{folder} is a comparison; give one of its runs, in {folder / 'runs'}")
+        raise CheckpointError(f"{folder} is a comparison; give one of its runs in {folder / 'runs'}")
     find_weights(folder)

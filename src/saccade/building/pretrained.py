@@ -41,7 +41,7 @@ def find_specification(target: str | Path) -> str | None:
     except (ValueError, RuntimeError):  # RuntimeError for an unknown tag, such as a file extension
         return None
     if at and not Path(file).expanduser().is_file():
-        raise FileNotFoundError(f"{target} was given: there is no file {file}")
+        raise FileNotFoundError(f"{target}: no such file {file}")
     return f"{full}{colon}{options}{at}{file}"
 
 
@@ -58,11 +58,11 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
         raise ConfigError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
     cfg = _describe_weights(name)
     if cfg is None:
-        raise ConfigError(f"timm tells nothing of the weights of {name!r}; name a model as timm.list_pretrained() does")
+        raise ConfigError(f"timm has no information on the weights of {name!r}; use a name from timm.list_pretrained()")
     options = _read_options(name, texts)
     path = Path(file).expanduser() if at else _fetch(name, cfg)
     if read_about(path):  # written by saccade, with its own classes and plug-ins
-        raise CheckpointError(f"{path} says itself which model it is of; give it without {name}@")
+        raise CheckpointError(f"{path} records its own model; give it without {name}@")
     model: Any
     model, channels = (build_published if is_ours(name) else _build_timm)(name, options, path)
     data = timm.data.resolve_model_data_config(model)
@@ -86,8 +86,8 @@ def _describe_weights(name: str) -> Any:
         model, _, tag = name.partition(".")
         known = ", ".join(timm.list_pretrained(f"{model}.*")[:5])
         raise ConfigError(
-            f"{name} was given; timm has no weights {tag!r} of {model}"
-            f"{f', but {known}' if known else ''}; give one of these, or {model}@FILE"
+            f"{name}: timm has no weights {tag!r} for {model}{f', but {known}' if known else ''}; give one of these, "
+            f"or {model}@FILE"
         ) from None
 
 
@@ -96,18 +96,18 @@ def _read_options(name: str, texts: str) -> dict[str, Any]:
     pairs = [part.partition("=") for part in split_options(texts)]
     options = {key.strip(): read_value(value) for key, _, value in pairs}
     if type(options.get("img_size", 0)) is not int:
-        raise ConfigError(f"{name}:{texts} was given; img_size is a whole number")
+        raise ConfigError(f"{name}:{texts}: img_size must be a whole number")
     try:
         return check_model({"name": name, "options": options}, resolve=resolve_name).options
     except ValueError as error:
-        raise ConfigError(f"{name}:{texts} was given; {error}") from None
+        raise ConfigError(f"{name}:{texts}: {error}") from None
 
 
 def _build_timm(name: str, options: Mapping[str, Any], path: Path) -> tuple[nn.Module, int]:
     """Build a timm model with the weights of a file; return it and its channels."""
     if path.suffix != ".safetensors":
         raise CheckpointError(
-            f"{path} was given for the weights of {name}; give a .safetensors file, which no code can hide in: "
+            f"{path} cannot be used as weights of {name}; give a .safetensors file, which cannot contain code: "
             "safetensors.torch.save_file(weights, FILE) writes one"
         )
     classes: Any = getattr(timm.get_pretrained_cfg(name), "num_classes", None)
@@ -117,8 +117,8 @@ def _build_timm(name: str, options: Mapping[str, Any], path: Path) -> tuple[nn.M
     except MISFITS as error:
         detail = " ".join(str(error).split())[:300] or type(error).__name__
         raise CheckpointError(
-            f"the weights of {path} do not fit timm's {name} with {classes} classes ({detail}); name the model "
-            "they were made for"
+            f"the weights in {path} do not fit timm's {name} with {classes} classes ({detail}); choose the model "
+            "that they were made for"
         ) from None
     return model, timm.data.resolve_model_data_config(model)["input_size"][0]
 
@@ -143,14 +143,14 @@ def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teac
     if unknown or several:
         wrong = "does not know" if unknown else "has several classes called"
         raise ConfigError(
-            f"the teacher {teacher} {wrong} {abbreviate(unknown or several)}, of the data's {len(wanted)} classes; its "
-            f"own {len(known)} are {abbreviate(shown)}. Name the classes as the teacher does, ImageNet's also by their "
-            "identifiers (n01440764), or give a teacher that was trained on the same classes"
+            f"the teacher {teacher} {wrong} {abbreviate(unknown or several)} (the dataset has {len(wanted)} "
+            f"classes); its own {len(known)} classes are {abbreviate(shown)}. Name the classes as the teacher does "
+            "(for ImageNet, identifiers such as n01440764 also work), or give a teacher trained on the same classes"
         )
     chosen = [min(place) for place in found.values()]
     twice = [name for name, place in zip(wanted, chosen, strict=True) if chosen.count(place) > 1]
     if twice:
-        raise ConfigError(f"the teacher {teacher} has one class for {abbreviate(twice)}; give them different names")
+        raise ConfigError(f"the teacher {teacher} has a single class for {abbreviate(twice)}; rename them")
     return chosen
 
 
@@ -176,10 +176,10 @@ def find_pretrained(name: str) -> Path:
     if cfg is None or not cfg.has_weights:
         near = ", ".join(timm.list_pretrained(f"{name.split('_')[0]}*")[:3])
         raise ConfigError(
-            f"--pretrained (model.pretrained) was asked for and there are no weights of {name}; leave it out, name "
-            f"weights with --checkpoint FILE, or choose a model that has some{f', such as {near}' if near else ''}"
+            f"--pretrained (model.pretrained): {name} has no pretrained weights; remove it, give weights with "
+            f"--checkpoint FILE, or choose a model that has some{f', such as {near}' if near else ''}"
         )
-    return _fetch(name, cfg, f"name a file or a run with --checkpoint FILE|RUN, with --model {name}")
+    return _fetch(name, cfg, f"give a file or a run with --checkpoint FILE|RUN and --model {name}")
 
 
 def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
@@ -188,10 +188,10 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     own = f"{name}@FILE" if is_ours(name) else f"{PREFIX}{name}@FILE.safetensors"
-    instead = instead or f"give a file of them by {own}"
+    instead = instead or f"give a file with {own}"
     file = (cfg.hf_hub_filename or "model.safetensors").replace("pytorch_model.bin", "model.safetensors")
     if not cfg.hf_hub_id:
-        raise CheckpointError(f"timm's hub has no weights of {name}; {instead}")
+        raise CheckpointError(f"timm's hub has no weights for {name}; {instead}")
     kept = try_to_load_from_cache(cfg.hf_hub_id, file)
     if isinstance(kept, str):
         return Path(kept)
@@ -201,8 +201,8 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
     except (OSError, HfHubHTTPError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
         raise CheckpointError(
-            f"timm's weights of {name} are not on this machine and could not be fetched ({type(error).__name__}: "
-            f"{detail}). Go online once, so that they are kept, or {instead}"
+            f"timm's weights for {name} are not on this machine and could not be downloaded ({type(error).__name__}: "
+            f"{detail}). Run once with network access to cache them, or {instead}"
         ) from None
 
 

@@ -39,7 +39,7 @@ def build_published(name: str, options: Mapping[str, Any], file: Path) -> tuple[
         report = adapt(model, weights, strict=True)
     except MISFITS as error:
         detail = " ".join(str(error).split())[:400] or type(error).__name__
-        raise CheckpointError(f"{file}, given for {name}: {detail}") from None
+        raise CheckpointError(f"{file} cannot be loaded as {name}: {detail}") from None
     nn.Module.load_state_dict(model, report.state_dict, strict=False)
     return model, channels
 
@@ -49,9 +49,13 @@ def _counts(model: Any, weights: Mapping[str, Tensor]) -> tuple[int, int]:
     heads = tuple(f"{name}." for name in model.classifier)
     rows = {value.shape[0] for key, value in weights.items() if key.startswith(heads) and value.ndim}
     if len(rows) != 1 or not 0 < min(rows) <= CLASSES:
-        found = f"classifiers of {' and '.join(map(str, sorted(rows)))} classes" if rows else "no classifier"
+        found = f"classifiers for {' and '.join(map(str, sorted(rows)))} classes" if rows else "no classifier"
         looks = describe(weights)
-        then = "train one with --checkpoint" if looks == model.pretrained_cfg.get("architecture") else "name that model"
+        then = (
+            ("train a classifier with --checkpoint")
+            if looks == model.pretrained_cfg.get("architecture")
+            else "name that model"
+        )
         raise ValueError(f"it has {found}, and looks like {looks}: {then}")
     first = weights.get(f"{model.pretrained_cfg.get('first_conv')}.weight")
     channels = first.shape[1] if first is not None and first.ndim == 4 else 3

@@ -51,33 +51,37 @@ class WeightTransfer:
     def attaching(self, text: str) -> Iterator[None]:
         """Load the weights of a plug-in that is attached within this context."""
         asked, before = _read(text), self._tensors()
-        said: list[str] = []
+        messages: list[str] = []
         shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
         alike = [part for part in self.parts if part.name == asked.name and not part.found]
-        had = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
+        previous = next((part for part in alike if part.options == asked.options), next(iter(alike), None))
         # The features that were trained are those with the plug-in, if the file has it.
         own = self.started.own_classes
-        with note_changed_outputs(self.model, text, shape, said.append, classifier=own, features=had is None):
+        with note_changed_outputs(self.model, text, shape, messages.append, classifier=own, features=previous is None):
             yield
         known = {id(value) for value in before.values()}
         brought = {key: value for key, value in self._tensors().items() if id(value) not in known}
-        taken, new = self._take(brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=had is not None)
-        if had is None and not taken:
-            self.spec.notes += said
+        taken, new = self._take(
+            brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=previous is not None
+        )
+        if previous is None and not taken:
+            self.spec.notes += messages
             return
         where = ""
-        if had is not None:
-            had.found, had.same = True, had.options == asked.options
-            where = "" if had.same else f", where it was {had.text}"
+        if previous is not None:
+            previous.found, previous.same = True, previous.options == asked.options
+            where = "" if previous.same else f", where it was {previous.text}"
         if new and not taken:
-            assert had is not None
-            self.spec.notes.append(f"{text}: begins anew, {abbreviate(new)}: {self._file} was trained with {had.text}")
-            self.spec.notes += said
+            assert previous is not None
+            self.spec.notes.append(
+                f"{text}: reinitialized {abbreviate(new)}, since {self._file} was trained with {previous.text}"
+            )
+            self.spec.notes += messages
         elif taken:
-            rest = f"; begins anew: {abbreviate(new)}" if new else ""
-            self.spec.notes.append(f"{text}: its parameters are taken over from {self._file}{where}{rest}")
+            rest = f"; reinitialized: {abbreviate(new)}" if new else ""
+            self.spec.notes.append(f"{text}: parameters loaded from {self._file}{where}{rest}")
         else:
-            self.spec.notes.append(f"{text}: as in the model of {self._file}{where}")
+            self.spec.notes.append(f"{text}: same as in the model of {self._file}{where}")
 
     def finish(self, *, name: str) -> None:
         """Refuse weights that the model lacks parts for, and note unused tensors."""
@@ -86,8 +90,8 @@ class WeightTransfer:
             [key for key in keys if (full := self.prefix + key) in own and full not in self.placed]
             for keys in (fit.missing, fit.mismatched)
         )
-        told = self.placed | self.refused
-        surplus = [key for key in fit.rest if self.prefix + key not in told and not key.endswith(COUNTER)]
+        handled = self.placed | self.refused
+        surplus = [key for key in fit.rest if self.prefix + key not in handled and not key.endswith(COUNTER)]
         lost = {"missing": missing, "mismatched": mismatched, "surplus": surplus}
         if missing or mismatched:
             self._refuse_plugins(lost, name=name)
@@ -95,15 +99,15 @@ class WeightTransfer:
             refuse_misfit(self.started, lost, name=name)
         if lacking := [key for key in self.started.lacking if self.prefix + key in own]:
             self.spec.notes.append(
-                f"{self._file} is of the task {self.started.classes.task}, which takes off {abbreviate(lacking)}: "
-                "begins anew"
+                f"{self._file} was trained for the task {self.started.classes.task}, which removes "
+                f"{abbreviate(lacking)}; these are reinitialized"
             )
         for part in self.parts:
             if not part.found:
                 self.spec.notes.append(self._left(part))
-        surplus += [key for key in self.started.head if key not in told]
+        surplus += [key for key in self.started.head if key not in handled]
         if surplus:
-            self.spec.notes.append(f"left out of {self._file}, without a place in the model: {abbreviate(surplus)}")
+            self.spec.notes.append(f"not loaded from {self._file} (not in the model): {abbreviate(surplus)}")
 
     @property
     def _file(self) -> str:
@@ -134,11 +138,9 @@ class WeightTransfer:
             dropped += unfit
         if dropped:
             self.refused |= set(dropped)
-            self.spec.notes.append(
-                f"left out of {self._file}, for another head or other classes: {abbreviate(dropped)}"
-            )
+            self.spec.notes.append(f"not loaded from {self._file} (other head or classes): {abbreviate(dropped)}")
         if new := [key for key in own if not within(key, heads) and key not in self.placed]:
-            self.spec.notes.append(f"begins anew, since {self._file} has none that fits: {abbreviate(new)}")
+            self.spec.notes.append(f"reinitialized, since {self._file} has no matching tensors: {abbreviate(new)}")
 
     def _take(self, brought: dict[str, Any], rows: set[str], *, known: bool) -> tuple[list[str], list[str]]:
         """Copy a plug-in's weights, each module completely or not at all.
@@ -179,7 +181,7 @@ class WeightTransfer:
             if not classes.fits(rows):
                 classes.say(rows)
             self.refused |= set(keys)
-            self.spec.notes.append(f"left out of {self._file}, for other classes: {abbreviate(keys)}")
+            self.spec.notes.append(f"not loaded from {self._file} (other classes): {abbreviate(keys)}")
         return []
 
     def _modules(self, brought: Iterable[str]) -> list[list[str]]:
@@ -210,17 +212,17 @@ class WeightTransfer:
         others = [part.text for part in self.parts if not part.same]
         if others:
             raise CheckpointError(
-                f"{self.started.file} was trained with the plug-in {', '.join(others)}, without which it does not fit "
-                f"{name}: of its tensors {list_misfits(lost)}. Give {' '.join(f'--plugin {text}' for text in others)}, "
-                "or other weights. Nothing was loaded"
+                f"{self.started.file} was trained with the plug-in {', '.join(others)} and does not fit {name} "
+                f"without it: {list_misfits(lost)}. Add {' '.join(f'--plugin {text}' for text in others)}, or give "
+                "other weights. Nothing was loaded"
             )
 
     def _left(self, part: "Part") -> str:
         if part.is_head and self.model is not self.started.host:
-            return f"left out of {self._file}: {part.text}, its classification head"
+            return f"not loaded from {self._file}: {part.text}, its classification head"
         return (
-            f"{self._file} was trained with {part.text}, which this model lacks and computes without; "
-            f"--plugin {part.text} keeps it"
+            f"{self._file} was trained with {part.text}, which this model does not have; add --plugin {part.text} to "
+            "keep it"
         )
 
 

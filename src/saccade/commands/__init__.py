@@ -56,7 +56,7 @@ class Args(Namespace):
 
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ConfigError(
-                f"{flags} {'were' if unused[1:] else 'was'} given {mode}, without any effect there; leave it out"
+                f"{flags} {'have' if unused[1:] else 'has'} no effect {mode}; remove {'them' if unused[1:] else 'it'}"
             )
 
 

@@ -124,7 +124,7 @@ def run(args: Args) -> int:
     require_number("--parallel", args.parallel, 1, 1024)
     given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
     if args.plan and args.json:
-        raise ConfigError("--json was given with --plan, which prints text only; leave one of them out")
+        raise ConfigError("--json cannot be combined with --plan, which prints text only; remove one of them")
     if args.plan:
         print(plan_comparison(**given))
         return 0
@@ -146,7 +146,7 @@ def _read_seeds(text: str) -> int | list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--seeds {text} was given; give a number of seeds, or a list such as 0,1,7") from None
+        raise ConfigError(f"--seeds {text}: expected a number of seeds, or a list such as 0,1,7") from None
     if "," in text:
         return numbers
     require_number("--seeds", numbers[0], 1, 10_000)

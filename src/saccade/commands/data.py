@@ -116,8 +116,8 @@ def _labels(args: Args) -> int:
         maps, bad = write_labels(args.data, **given)
     for image in bad:
         print(f"skipped: {image}")
-    print(f"{len(maps)} label maps of {maps.num_classes} classes are in {maps.path}")
-    print(f"train with them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
+    print(f"wrote {len(maps)} label maps ({maps.num_classes} classes) to {maps.path}")
+    print(f"to train with them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
     return 0
 
 
@@ -137,9 +137,9 @@ def _check(args: Args) -> int:
         read_targets = choice.reader.read_table
     columns = parse_columns(args.columns or {})
     if args.fix is not None and args.val is not None:
-        raise ConfigError("--fix and --val were given; write clean copies of the two datasets separately")
+        raise ConfigError("--fix cannot be combined with --val; write clean copies of the two datasets separately")
     if args.fix is not None and Path(args.fix).exists():
-        raise ConfigError(f"--fix {args.fix} already exists; give a new directory")
+        raise ConfigError(f"--fix {args.fix} already exists; choose a new directory")
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading images", total=None)
         how = {"read_targets": read_targets, "columns": columns, "task": name}
@@ -155,7 +155,9 @@ def _check(args: Args) -> int:
     total = " + ".join(f"{count} {split}" for split, count in report.images.items())
     console.print(f"{report.name}: {total} images, {len(report.classes)} {report.noun}", markup=False)
     if report.imbalance > 1:
-        console.print(f"  imbalance: the largest has {report.imbalance:.3g} times the {report.counted} of the smallest")
+        console.print(
+            f"  imbalance: the largest class has {report.imbalance:.3g} times the {report.counted} of the smallest"
+        )
     for line in (*report.notes, *(f"fewer than 10 {report.counted}: {name}" for name in report.small_classes[:10])):
         console.print(f"  {line}", markup=False)
     traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)

@@ -106,7 +106,7 @@ def run(args: Args) -> int:
     attacks = ("epsilon", "steps", "restarts")
     if not args.robust and (unused := args.given.intersection(attacks)):
         raise ConfigError(
-            f"--{min(unused)} was given without --robust, which runs the attacks; give --robust, or leave it out"
+            f"--{min(unused)} has no effect without --robust, which runs the attacks; add --robust, or remove it"
         )
     args.refuse_others("without --folds", run_evaluation, "runs", "epsilon", "average", "json")
     first = Path(args.runs[0]).expanduser()
@@ -127,7 +127,7 @@ def _over_folds(args: Args) -> int:
 
     args.refuse_others("with --folds", cross_validate, "runs", "json")
     if len(args.runs) > 1:
-        raise ConfigError("several runs were given with --folds; compare them with saccade compare --folds")
+        raise ConfigError("--folds takes a single run; compare several with saccade compare --folds")
     device = None if args.device == "cpu" else args.device
     result = cross_validate(args.runs[0], **args.given_to(cross_validate, device=device))
     print(result.to_json() if args.json else result.to_markdown())

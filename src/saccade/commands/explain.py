@@ -92,10 +92,11 @@ def _refuse_unread(args: Args) -> None:
     for name, view in OF_VIEW.items():
         if name in args.given and views and view not in views:
             raise ConfigError(
-                f"--{name} was given, which is an option of the view {view}; add that to --views, or leave it out"
+                f"--{name} is an option of the view {view}, which is not selected; add the view to --views, or "
+                "remove the option"
             )
     if "samples" in args.given and args.data is None:
-        raise ConfigError("--samples was given without --data, whose images it counts; give --data, or leave it out")
+        raise ConfigError("--samples has no effect without --data; add --data, or remove it")
 
 
 def _numbers(flag: str, text: str) -> list[int]:
@@ -103,4 +104,4 @@ def _numbers(flag: str, text: str) -> list[int]:
     try:
         return [int(part) for part in str(text).split(",")]
     except ValueError:
-        raise ValueError(f"{flag} {text} was given; write whole numbers separated by commas, e.g. 1,5") from None
+        raise ValueError(f"{flag} {text}: expected whole numbers separated by commas, e.g. 1,5") from None

@@ -13,7 +13,7 @@ from . import Args
 def flags(parser: ArgumentParser) -> None:
     """List the kernels that replace plain modules, with their speed-up and whether this machine uses them."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--device", choices=["cuda", "cpu"], help="a GPU if there is one")
+    parser.add_argument("--device", choices=["cuda", "cpu"], help="the GPU, if available")
 
 
 def run(args: Args) -> None:
@@ -30,7 +30,7 @@ def run(args: Args) -> None:
     for kernel in KERNELS:
         here = unavailable(kernel, device, kernel.modes[0])
         if here is None and kernel.name not in on and not kernel.workaround:
-            here = f"{VARIABLE} leaves it out"
+            here = f"{VARIABLE} disables it"
         row: dict[str, Any] = {
             "name": kernel.name,
             "does": kernel.does,
@@ -43,13 +43,13 @@ def run(args: Args) -> None:
         print(json.dumps({"device": device, "kernels": rows}, indent=2))
         return
     if not rows:
-        print(f"no kernel applies: plain PyTorch computes everything on {device}")
+        print(f"no kernel applies: everything runs in plain PyTorch on {device}")
         return
     table = Table(title=f"Kernels on {device} (docs/kernels.md)")
     for column in ("name", "what it does, and its gain", "here"):
         table.add_column(column, no_wrap=column == "name")
     for row in rows:
-        told = f"not used: {row['reason']}" if row["reason"] else "always used" if row["workaround"] else "used"
-        gain = row["gain"] or ("works around a fault of the compiler" if row["workaround"] else "gain not measured")
-        table.add_row(row["name"], f"{row['does']}; {gain}", told)
+        status = f"not used: {row['reason']}" if row["reason"] else "always used" if row["workaround"] else "used"
+        gain = row["gain"] or ("works around a compiler bug" if row["workaround"] else "gain not measured")
+        table.add_row(row["name"], f"{row['does']}; {gain}", status)
     Console().print(table)

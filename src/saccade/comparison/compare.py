@@ -177,7 +177,7 @@ def _left_out(jobs: Sequence[Job], outcomes: Mapping[tuple[str, int], Outcome]) 
     if not seeds:
         return []
     named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    message = f"there was no time for {named}: runs were slower than planned"
+    message = f"no time was left for {named}: runs were slower than planned"
     return [Note("budget", message, "add them with the same command and a larger --budget")]
 
 
@@ -189,12 +189,12 @@ def _shortened(ready: Ready) -> list[Note]:
     for job in ready.jobs:
         if job.arm == own and job.epochs < arm.epochs and is_finished(job.path):
             found.setdefault(job.epochs, []).append(job.whole % STRIDE)
-    told = []
+    details = []
     for epochs, wholes in found.items():
-        told.append(f"{describe_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
-    if not told:
+        details.append(f"{describe_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
+    if not details:
         return []
-    message = f"runs were slower than planned: {', '.join(told)} instead of {arm.epochs}, the same for every arm"
+    message = f"runs were slower than planned: {', '.join(details)} instead of {arm.epochs}, equally in every arm"
     return [Note("budget", message, "give a larger --budget, or run on an idle machine")]
 
 
@@ -214,7 +214,7 @@ def _doubts(planner: Planner, ready: Ready) -> list[Note]:
     except Interrupted:
         raise
     except Exception as error:  # probes must not fail a finished comparison
-        warnings.warn(f"whether the arms were trained well could not be probed: {error!r}", stacklevel=3)
+        warnings.warn(f"the check for under-trained arms failed: {error!r}", stacklevel=3)
     return notes
 
 
@@ -249,7 +249,8 @@ def plan_comparison(data: str | None = None, *, arms: Sequence[str], **options: 
     unknown = [name for name in options if name not in Request.__dataclass_fields__]
     if unknown:
         raise TypeError(
-            f"{unknown[0]!r} was given; the arguments are those of compare: {', '.join(Request.__dataclass_fields__)}"
+            f"unexpected argument {unknown[0]!r}; plan_comparison takes the arguments of compare: "
+            f"{', '.join(Request.__dataclass_fields__)}"
         )
     planner = Planner(Request(data=data, arms=arms, **options))
     with planner.crew:

@@ -80,7 +80,7 @@ class Validated:
             if (spec := self.specs[name])
         ]
         rows.sort(key=lambda row: row[0] != self.specs[self.primary].words)
-        lines = ["| Number | Mean | 95 % interval |", "| --- | --- | --- |"]
+        lines = ["| Metric | Mean | 95 % interval |", "| --- | --- | --- |"]
         return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), "", f"{self.note}.", ""])
 
 
@@ -124,7 +124,7 @@ def cross_validate(
         data, group = data or config.data.path, group or config.data.group
         given.pop("data.group")
     elif data is None:
-        raise ConfigError(f"{run} is no run's folder; with a recipe the samples are named, too: data=...")
+        raise ConfigError(f"{run} is not a run directory; with a recipe, also give the dataset: data=...")
     named = f"{path.name or 'run'}-folds"
     request = Request(
         data=data,
@@ -150,7 +150,7 @@ def cross_validate(
         outcomes = run_jobs(jobs, planner.crew, Watch(total=len(jobs), metric=primary, quiet=quiet))
         failed = {f"{key}": one.reason for key, one in outcomes.items() if one.kind != "finished"}
         if not ready.passes(ARM):
-            raise ConfigError(f"no seed finished all {folds} folds: {next(iter(failed.values()), 'nothing ran')}")
+            raise ConfigError(f"no seed finished all {folds} folds: {next(iter(failed.values()), 'no run started')}")
         result = _conclude(ready, planner.folder.path)
         keep_answers(ready, planner.folder.path / OUT_OF_FOLD)
         write_text(planner.folder.result_file, result.to_json())

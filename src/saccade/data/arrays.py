@@ -24,7 +24,7 @@ IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)
 STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
 Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
 PIECE = 2**24  # bytes read at a time
-TEST_NOTE = "there is no validation split: the test images are used as one"
+TEST_NOTE = "there is no validation split: the test images are used for validation"
 
 
 @register_reader("embedded")
@@ -86,7 +86,7 @@ def _find_layout(folder: Path) -> Callable[[Path], Splits] | None:
 
 def _refuse_pickles(folder: Path) -> Splits:
     raise ValueError(
-        f"{folder} holds CIFAR as Python pickles, which can run code when read and are not opened here; take the "
+        f"{folder} holds CIFAR as Python pickles, which can execute code when read and are not opened; use the "
         "binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz: data_batch_1.bin or train.bin), or save "
         "x_train, y_train, x_test and y_test with numpy.savez"
     )
@@ -103,13 +103,15 @@ def read_idx(path: Path) -> np.ndarray:
             shape = tuple(np.frombuffer(sizes, ">u4").tolist()) if len(sizes) == 4 * start[3] else ()
             count = math.prod(shape)
             if count > physical_memory():
-                raise ValueError(f"{path} announces {count} bytes, and this machine has {physical_memory()}")
+                raise ValueError(
+                    f"the header of {path} declares {count} bytes, and this machine has {physical_memory()}"
+                )
             data = _read_up_to(opened, count + 1)  # never read more than the header declares
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is truncated or not gzipped ({error}); fetch it again") from error
+        raise ValueError(f"{path} is truncated or not gzipped ({error}); download it again") from error
     if not shape or len(data) != count:
         more = f"more than {count}" if len(data) > count else len(data)
-        raise ValueError(f"{path} has {more} bytes of content for shape {shape}; fetch it again")
+        raise ValueError(f"{path} has {more} bytes of content for shape {shape}; download it again")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
@@ -129,7 +131,7 @@ def _open_idx(folder: Path) -> Splits:
     missing = [f"{'train' if t else 't10k'}-{kind}" for t in (True, False) for kind in ("images", "labels")]
     missing = [name for name in missing if (name.startswith("train"), name.split("-")[1]) not in files]
     if missing:
-        raise ValueError(f"{folder} lacks the idx files {', '.join(missing)}; put all four into one folder")
+        raise ValueError(f"{folder} lacks the idx files {', '.join(missing)}; put all four into one directory")
     arrays = {key: read_idx(path) for key, path in files.items()}
     fashion = "fashion" in str(folder.resolve()).lower()
     highest = max(int(arrays[train, "labels"].max(initial=0)) for train in (True, False))
@@ -144,7 +146,7 @@ def _open_cifar10(folder: Path) -> Splits:
     train = _records([path for path in batches if path.exists()], labels=1)
     test = _records([folder / "test_batch.bin"], labels=1)
     short = [path.name for path in batches if not path.exists()]
-    more = [f"not all of CIFAR-10 is there: {', '.join(short)} missing"] if short else []
+    more = [f"CIFAR-10 is incomplete: {', '.join(short)} missing"] if short else []
     return _both(train, test, classes, *more)
 
 
@@ -167,7 +169,7 @@ def _records(paths: list[Path], labels: int) -> Arrays:
     for path in paths:
         data = np.fromfile(path, dtype=np.uint8)
         if len(data) == 0 or len(data) % size:
-            raise ValueError(f"{path} has {len(data)} bytes, which is not a multiple of {size}; fetch it again")
+            raise ValueError(f"{path} has {len(data)} bytes, which is not a multiple of {size}; download it again")
         parts.append(data.reshape(-1, size))
     records = np.concatenate(parts)
     images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

@@ -41,7 +41,7 @@ def keep_targets(targets: Tensor, mix: Mix | None) -> Tensor:
     """Return targets unchanged, for tasks that do not mix targets."""
     if mix is not None:
         raise ConfigError(
-            "augment.mixup or augment.cutmix was asked for and this task's targets cannot be mixed; set both to 0"
+            "augment.mixup or augment.cutmix is set, but this task's targets cannot be mixed; set both to 0"
         )
     return targets
 
@@ -61,8 +61,8 @@ class Augment:
     ) -> None:
         if config.rand_interpolation != "bilinear" and config.rand_kind != "timm":
             raise ConfigError(
-                f"augment.rand_interpolation = {config.rand_interpolation} was given with augment.rand_kind = "
-                f"{config.rand_kind}, which is bilinear; set augment.rand_kind=timm too, or leave it out"
+                f"augment.rand_interpolation = {config.rand_interpolation} has no effect with augment.rand_kind = "
+                f"{config.rand_kind}, which is always bilinear; set augment.rand_kind=timm, or remove it"
             )
         self.config = config
         self.fill = torch.tensor([min(255, round(255 * value)) for value in mean], device=device).float().view(-1, 1, 1)
@@ -119,8 +119,8 @@ class Augment:
         if "label_box" in batch:
             if mix is not None:
                 raise ConfigError(
-                    "augment.mixup or augment.cutmix was asked for and the labels of places are stored, which are not "
-                    "mixed; set both to 0, MixToken takes their place"
+                    "augment.mixup or augment.cutmix is set, but stored patch labels cannot be mixed; set both to 0 "
+                    "(MixToken replaces them)"
                 )
             size = (pixels.shape[-2], width)
             found["label_box"], found["label_flip"] = moved.parts(batch["label_box"], size)
@@ -287,7 +287,7 @@ def beta_quantiles(alpha: float, knots: int = 1025) -> Tensor:
     from scipy.special import betaincinv  # slow to import
 
     if alpha < 0:
-        raise ValueError(f"alpha = {alpha} was given for mixing images; it must be positive, or 0 for none")
+        raise ValueError(f"alpha = {alpha} for mixing images; it must be positive, or 0 for none")
     return torch.from_numpy(betaincinv(alpha, alpha, np.linspace(0, 1, knots))).float()
 
 

@@ -219,10 +219,10 @@ def _single(scan: ImageScan, splits: dict[str, Source], min_side: int) -> Iterat
     name = splits[scan.split].name(scan.number)
     named = EXTENSIONS.get(Path(name).suffix.lower())
     if scan.header is not None and named is not None and named != scan.header.format:
-        reason = f"it is named {Path(name).suffix} but is {scan.header.format}; it can be read"
+        reason = f"its extension is {Path(name).suffix} but it is {scan.header.format}; it can be read"
         yield Finding("misnamed", name, reason, serious=False)
     if scan.header is not None and scan.header.sixteen_bit and scan.highest < DIM:
-        reason = f"its 16-bit values go no higher than {256 * scan.highest + 255} of 65535; it is read, but dark"
+        reason = f"its 16-bit values only reach {256 * scan.highest + 255} of 65535; it can be read, but is dark"
         yield Finding("dim", name, reason, serious=False)
     if min(scan.shape[:2]) < min_side:
         yield Finding("tiny", name, f"it is {scan.shape[1]} x {scan.shape[0]} pixels", serious=False)
@@ -247,7 +247,12 @@ def _repeated(scans: list[ImageScan], splits: dict[str, Source]) -> Iterator[Fin
             classes = ", ".join(sorted(labels))
             yield Finding("two labels", names[0], f"{same}; their classes are {classes}", serious=True)
         if len({scan.split for scan in group}) > 1:
-            yield Finding("in both splits", names[0], f"{same}; some train and some validate", serious=True)
+            yield Finding(
+                "in both splits",
+                names[0],
+                f"{same}; some are in the training split and some in the validation split",
+                serious=True,
+            )
         elif len(labels) == 1:
             yield Finding("duplicate", names[0], same, serious=False)
 
@@ -257,7 +262,7 @@ def _range(scans: list[ImageScan]) -> Iterator[str]:
     deep = [scan.highest for scan in scans if scan.bad is None and scan.header is not None and scan.header.sixteen_bit]
     if deep:
         low, high = 256 * min(deep) + 255, 256 * max(deep) + 255
-        yield f"the highest value of {count_of(len(deep), 'image')} of 16 bits is from {low} to {high} of 65535"
+        yield f"the highest values of {count_of(len(deep), 'image')} with 16 bits range from {low} to {high} of 65535"
 
 
 def _traits(scans: list[ImageScan]) -> dict[str, int]:

@@ -18,13 +18,11 @@ MORE = b"\xa5\x3c\x96\x69" * 16  # arbitrary entropy-coded data without markers
 def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = None) -> tuple[str, str] | None:
     """Return the reason and the kind of damage of a decoded image's file; None if none is known."""
     if image.format == "PNG":
-        return (
-            None if _png_sums_hold(file) else ("the file is damaged (the checksum of its pixels is wrong)", "damaged")
-        )
+        return None if _png_sums_hold(file) else ("the file is damaged (wrong checksum of the pixels)", "damaged")
     if image.format == "WEBP" and _ends_in_zeros(file):
-        return "the file is truncated (more than half of its pixels' bytes are zeros at the end)", "truncated"
+        return "the file is truncated (more than half of its pixel data, at the end, are zero bytes)", "truncated"
     if image.format == "JPEG" and _ends_grey(image) and _takes_more(file, image, at_least):
-        return "the file is truncated (its data end before its last pixel)", "truncated"
+        return "the file is truncated (the data end before the last pixel)", "truncated"
     return None
 
 

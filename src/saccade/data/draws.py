@@ -71,7 +71,7 @@ class Order:
     def __post_init__(self) -> None:
         """Refuse an empty dataset."""
         if self.length < 1:
-            raise ValueError("the training set is empty; nothing can be learned from it")
+            raise ValueError("the training set is empty; add training samples")
 
     @property
     def steps(self) -> int:

@@ -34,8 +34,8 @@ def write_clean(found: ScannedDataset, spec: str, out: Path, columns: Mapping[st
     rewritten = any(one.targets.repaired for one in splits.values())
     if splits.keys() != found.splits.keys() or not (is_list or rewritten or found.report.task == "classify"):
         raise ValueError(
-            f"fix={out} was given and {spec or 'the embedded set'} is neither class folders nor a list of files or "
-            "objects; only of these a clean copy can be written"
+            f"fix={out}: {spec or 'the bundled dataset'} is neither class folders nor a list of files or objects; a "
+            "clean copy can only be written of these"
         )
     _require_new(out, source)
     dropped = dict(_dropped(found))
@@ -75,7 +75,7 @@ def _dropped(found: ScannedDataset) -> Iterator[tuple[tuple[str, int], str]]:
             if len(labels) > 1:
                 yield (scan.split, scan.number), f"the same image has the labels {', '.join(labels)}"
             elif scan is not keep:
-                part = " among the validation images" if keep.split != scan.split else ""
+                part = " in the validation split" if keep.split != scan.split else ""
                 yield (scan.split, scan.number), f"it is the same image as {name}{part}"
 
 
@@ -147,6 +147,8 @@ def _copy(path: Path, to: Path) -> None:
 def _require_new(out: Path, source: Path) -> None:
     """Refuse a folder that exists or is inside an image folder."""
     if out.exists():
-        raise ValueError(f"{out} is there; name a folder that is not, so that nothing is overwritten")
+        raise ValueError(f"{out} already exists; choose a new directory, so that nothing is overwritten")
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
-        raise ValueError(f"{out} lies in {source}, whose images it would become; name a folder beside it")
+        raise ValueError(
+            f"{out} is inside {source}, so the copies would become part of the dataset; choose a directory outside it"
+        )

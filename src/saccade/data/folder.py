@@ -46,9 +46,7 @@ def open_folder(root: Path) -> Splits:
         roles, notes = {}, ()
     if not roles:
         if folders and all(name.lower() in TRAIN + VAL + TEST for name in folders):
-            raise ValueError(
-                f"{root} has {abbreviate(folders)} but no training images; they belong into {root / 'train'}"
-            )
+            raise ValueError(f"{root} has {abbreviate(folders)} but no training images; put them into {root / 'train'}")
         train, more = _list(root, root)
         return Splits(train, None, more)
     train, more = _list(root, root / roles["train"])
@@ -79,11 +77,11 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
         raise PermissionError(f"{folder}: {others.notes(folder)[-1]}")
     if not names:
         raise ValueError(_nothing(folder, classes_seen=empty))
-    notes = [f"class folders without images, left out: {abbreviate(empty)} in {folder.name}"] if empty else []
+    notes = [f"class folders without images, ignored: {abbreviate(empty)} in {folder.name}"] if empty else []
     notes += others.notes(folder)
     loose = sum(1 for _ in _image_files(folder, SkippedFiles(), deep=False))
     if loose:
-        notes.append(f"directly in {folder.name}, in no class folder, left out: {count_of(loose, 'image')}")
+        notes.append(f"images directly in {folder.name}, outside class folders, ignored: {count_of(loose, 'image')}")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
 
 
@@ -106,24 +104,24 @@ class SkippedFiles:
             kinds = ", ".join(f"{kind or 'no extension'} {self.kinds[kind]}" for kind in most)
             rest = f" and {len(self.kinds) - 5} more kinds" if len(self.kinds) > 5 else ""
             files = f"{count_of(self.kinds.total(), 'file')} in {folder.name}"
-            notes.append(f"{files} of other kinds than images, left out: {kinds}{rest}")
+            notes.append(f"{files} that are not images, ignored: {kinds}{rest}")
         if self.odd:
             places = ", ".join(f"{count} in {os.path.relpath(name, folder)}" for name, count in self.odd.items())
-            notes.append(f"not read: {places} are pipes, devices or sockets named like images")
+            notes.append(f"not read: {places} are pipes, devices or sockets with names of images")
         if self.links:
             root = os.path.realpath(folder)
             named = [
-                f"{os.path.relpath(link, folder)} leads to {os.path.relpath(to, root) if _inside(to, root) else to}"
+                f"{os.path.relpath(link, folder)} points to {os.path.relpath(to, root) if _inside(to, root) else to}"
                 for link, to in self.links[:LINKS]
             ]
             more = f" and {len(self.links) - LINKS} more" if len(self.links) > LINKS else ""
             notes.append(
-                f"links bring images of other places into classes: {_printed(', '.join(named))}{more}. Take them out "
-                "if their images are of another class"
+                f"links add images from outside to classes: {_printed(', '.join(named))}{more}. Remove the links if "
+                "their images belong to another class"
             )
         if self.denied:
             detail = abbreviate([_printed(os.path.relpath(path, folder)) for path in self.denied])
-            notes.append(f"folders that cannot be read, left out: {detail}; see whether permission is denied")
+            notes.append(f"folders that cannot be read, ignored: {detail}; check their permissions")
         return notes
 
 
@@ -133,7 +131,7 @@ def _folders(folder: Path) -> list[str]:
             return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
     except PermissionError:
         raise PermissionError(
-            f"{folder} may not be read: permission is denied; let the user that runs this read and enter it"
+            f"{folder} cannot be read: permission denied; give the user who runs this read and execute permission"
         ) from None
 
 
@@ -204,7 +202,7 @@ def _require_text(folder: Path, name: str) -> None:
     """Refuse a class folder whose name is not valid Unicode, which could not be written to runs and reports."""
     if _printed(name) != name:
         raise ValueError(
-            f"{folder} has a class folder whose name is not UTF-8: {_printed(name)}; rename it, for example by "
+            f"{folder} has a class folder whose name is not UTF-8: {_printed(name)}; rename it, for example with "
             "convmv -f latin1 -t utf8 --notest -r FOLDER"
         )
 
@@ -222,20 +220,20 @@ def _nothing(folder: Path, classes_seen: list[str]) -> str:
     known = " ".join(sorted(EXTENSIONS))
     files = [path.suffix.lower() for path in islice(folder.rglob("*.*"), 10_000) if path.is_file()]
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(files).most_common(3))
-    there = f" Files there end with {kinds}." if kinds else ""
+    there = f" The files there end with {kinds}." if kinds else ""
     if classes_seen:
         return (
-            f"the class folders of {folder} ({abbreviate(classes_seen)}) hold no images; an image's file name ends "
-            f"with one of {known}.{there}{' Save them as JPEG first.' if _camera(files) else ''}"
+            f"the class folders of {folder} ({abbreviate(classes_seen)}) have no images; image file names end with "
+            f"one of {known}.{there}{' Save them as JPEG first.' if _camera(files) else ''}"
         )
     lists = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in (".csv", ".tsv", ".parquet", ".json"))
     hint = f" If {abbreviate(lists)} lists images, give the path of that file." if lists else ""
     if any(kind in EXTENSIONS for kind in files):
         return (
-            f"the images of {folder} lie in it directly; put those of each class into a folder of its own, such as "
-            f"{folder.name}/cat/1.jpg, or give the folder above if {folder.name} is a class.{hint}"
+            f"the images of {folder} are not in class folders; put those of each class into its own folder, such as "
+            f"{folder.name}/cat/1.jpg, or give the parent folder if {folder.name} is a class.{hint}"
         )
     return (
-        f"{folder} holds no class folders with images; it should hold one folder a class, such as "
-        f"{folder.name}/cat/1.jpg, with files that end with one of {known}.{hint}"
+        f"{folder} has no class folders with images; expected one folder per class, such as {folder.name}/cat/1.jpg, "
+        f"with files that end with one of {known}.{hint}"
     )

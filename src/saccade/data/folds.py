@@ -19,7 +19,7 @@ def choose_folds(source: Source, groups: Sequence[str] | None, *, folds: int, se
     units, unit = np.unique(keys, return_inverse=True)
     if len(units) < folds:
         what = "groups" if groups is not None else "samples"
-        raise ValueError(f"folds={folds} was given and there are {len(units)} {what}; give at most so many")
+        raise ValueError(f"folds={folds}, but there are only {len(units)} {what}; use at most that many folds")
     _, strata = np.unique(source.targets.strata(), return_inverse=True)
     totals = np.bincount(strata).astype(np.float64)
     members = np.split(np.argsort(unit, kind="stable"), np.cumsum(np.bincount(unit))[:-1])
@@ -46,7 +46,7 @@ def fold_notes(
     notes = [f"fold {fold + 1} of {folds}: validating on {count} of {len(source)} samples{together}"]
     if unused is not None:
         notes.append(
-            f"the dataset's {len(unused)} validation samples are not used, so that they can be a final test set"
+            f"the dataset's {len(unused)} validation samples are not used, so they can serve as a final test set"
         )
     strata = source.targets.strata()
     rare = [name for place, name in enumerate(source.outputs) if 0 < int((strata == place).sum()) < folds]

@@ -117,8 +117,8 @@ class HubStream(Stream):
         names = getattr(dataset.features[self.label], "names", None)
         if not names:
             raise ValueError(
-                f"{prefix}: the column {self.label!r} does not name its classes, which a stream cannot find out; use "
-                "hf:NAME without streaming"
+                f"{prefix}: the column {self.label!r} does not name its classes, which cannot be determined from a "
+                "stream; use hf:NAME without streaming"
             )
         super().__init__(names)
         self.prefix = prefix
@@ -151,7 +151,7 @@ def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
     kind, _, rest = spec.partition(":")
     name, _, config = rest.partition(":")
     if not name:
-        raise ValueError(f"{spec!r} names no set; write hf:NAME or hf:NAME:CONFIG, such as hf:uoft-cs/cifar100")
+        raise ValueError(f"{spec!r} names no dataset; write hf:NAME or hf:NAME:CONFIG, such as hf:uoft-cs/cifar100")
     datasets = import_extra("datasets", package="datasets")
     load, roots = datasets.load_dataset, [*([Path(name)] if Path(name).is_dir() else []), *_caches(datasets)]
     found = load(name, config or None, streaming=kind == "hf-stream")
@@ -195,7 +195,7 @@ def _parquet(datasets: Any, files: Sequence[Path]) -> Any:
             raise
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         named = abbreviate([file.name for file in files])
-        raise ValueError(f"{named} cannot be read as Parquet, or is damaged ({reason}); fetch it again") from error
+        raise ValueError(f"{named} cannot be read as Parquet, or is damaged ({reason}); download it again") from error
 
 
 def _caches(datasets: Any) -> list[Path]:
@@ -224,8 +224,8 @@ def _columns(dataset: Any, where: str) -> tuple[str, str]:
     label = label or next((name for name in names if type(dataset.features[name]).__name__ == "ClassLabel"), None)
     if image is None or label is None:
         raise ValueError(
-            f"{where} has the columns {abbreviate(names)}; it needs one of images, such as 'image', and one of "
-            "classes, such as 'label'"
+            f"{where} has the columns {abbreviate(names)}; it needs a column of images, such as 'image', and a "
+            "column of classes, such as 'label'"
         )
     return image, label
 
@@ -249,7 +249,7 @@ def _undecoded(dataset: Any, image: str) -> Any:
 
 def _checked(label: Any, classes: Sequence[str], name: str) -> int:
     if not isinstance(label, int | np.integer) or not 0 <= label < len(classes):
-        reason = f"its label {label!r} is none of the {len(classes)} classes, which count from 0"
+        reason = f"its label {label!r} is not one of the {len(classes)} classes, which are numbered from 0"
         raise BadSample(name, "it has no label" if label is None else reason)
     return int(label)
 
@@ -263,7 +263,9 @@ def _encoded(value: Any, name: str, roots: Sequence[Path]) -> Path | bytes:
     try:
         found = ((roots[0] if roots else Path()) / value["path"]).resolve()
     except (OSError, ValueError, RuntimeError):  # a symlink loop or a zero byte
-        raise BadSample(name, "the row names a file that cannot be found", "missing") from None
+        raise BadSample(name, "the row refers to a file that does not exist", "missing") from None
     if not any(found.is_relative_to(root.resolve()) for root in roots):
-        raise BadSample(name, "the row names a file outside of the set, which is not read; save the image's bytes")
+        raise BadSample(
+            name, "the row refers to a file outside the dataset, which is not read; store the bytes of the image"
+        )
     return found

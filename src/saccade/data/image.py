@@ -140,7 +140,7 @@ def decode_values(source: Path | bytes | BinaryIO, *, name: str, colours: bool =
     """
     with _opened(source, name=name, max_pixels=MAX_PIXELS) as (image, file):
         if image.format in ("JPEG", "MPO"):
-            raise BadSample(name, "it is a JPEG, which does not keep the values of a mask; save it as PNG", "range")
+            raise BadSample(name, "it is a JPEG, which does not preserve the values of a mask; save it as PNG", "range")
         image.load()
         if damage := find_damage(file, image):
             raise BadSample(name, *damage)
@@ -204,7 +204,7 @@ def _file(source: Path | bytes | BinaryIO, name: str) -> BinaryIO:
     size = os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         file.close()
-        raise BadSample(name, f"it has {size} bytes, and at most {MAX_BYTES} of an image are read", "huge")
+        raise BadSample(name, f"it has {size} bytes; the limit for an image is {MAX_BYTES}", "huge")
     return file
 
 
@@ -230,7 +230,7 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
         values = np.asarray(image)
         low, high = (int(values.min()), int(values.max())) if values.size and mode != "F" else (0, 0)
         if mode == "F" or low < 0 or high > 65535:
-            reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
+            reason = "its pixels are 32-bit numbers of unknown range; convert it to 8 or 16 bits"
             raise BadSample(name, reason, "range")
         if high:  # an image of zeros is black at any range
             _refuse_black(high, name)
@@ -257,8 +257,8 @@ def _refuse_black(highest: int, name: str) -> None:
     if highest < 256 * SHADES:
         raise BadSample(
             name,
-            f"its 16-bit values go no higher than {highest} of 65535, which comes out black; save the whole set as 8 "
-            "bits by one common scale, such as value / 16 for a camera of 12 bits",
+            f"its 16-bit values only reach {highest} of 65535, which is practically black; save the whole dataset as "
+            "8 bits with one common scale, such as value / 16 for a 12-bit camera",
             "range",
         )
 
@@ -288,7 +288,7 @@ def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[s
     if isinstance(error, NotRegularError):
         return f"it is {error.what}; only regular files are read", "foreign"
     if isinstance(error, PermissionError):
-        return "permission to read the file is denied", "denied"
+        return "permission denied", "denied"
     if isinstance(error, Image.DecompressionBombError):
         return _too_large("its size", min(max_pixels, MAX_PIXELS)), "huge"
     if isinstance(error, Image.UnidentifiedImageError) and file is not None:
@@ -311,7 +311,7 @@ def _unidentified(file: BinaryIO) -> tuple[str, str]:
 
 
 def _too_large(size: str, max_pixels: int) -> str:
-    return f"{size} is more than {max_pixels} pixels, refused before decoding; raise max_pixels if it is intended"
+    return f"{size} is more than {max_pixels} pixels, refused before decoding; raise max_pixels if this is intended"
 
 
 class _Quiet:

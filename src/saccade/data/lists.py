@@ -53,7 +53,7 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     columns = read_columns(path)
     if columns is None:
         if options.columns:
-            raise ValueError(f"columns were named and {path} holds its images itself; leave --columns out")
+            raise ValueError(f"columns has no effect: {path} contains its images; remove it")
         from .hub import open_parquet
 
         return open_parquet(path)
@@ -66,10 +66,10 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     if options.group is not None:
         together = everything.find((options.group.strip().lower(),))
         if together is None:
-            raise everything.refuse(f"one named {options.group!r}, as the group says")
+            raise everything.refuse(f"a column {options.group!r}, as given by --group")
         if "" in together:
             row = together.index("")
-            raise ValueError(f"{path}: row {row + 1} is of no {options.group}; fill it in, or take the row out")
+            raise ValueError(f"{path}: row {row + 1} has no {options.group}; fill it in, or remove the row")
         columns = {name: values for name, values in columns.items() if values is not together}
     cells = {name: [values[row] for row in chosen] for name, values in columns.items() if values}
     kept = Table(path, cells, train, parts)
@@ -79,15 +79,17 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     val = np.flatnonzero(~train)
     both = sorted({names[row] for row in np.flatnonzero(train)} & {names[row] for row in val})
     if both:
-        notes += (f"{count_are(len(both), 'image')} listed for training and for validation: {abbreviate(both)}",)
+        notes += (
+            f"{count_are(len(both), 'image')} listed in both the training and the validation split: {abbreviate(both)}",
+        )
     source = FileSource(path.parent, names, targets)
     groups = None if together is None else [together[row] for row in chosen]
     if groups is not None:
         shared = sorted({groups[row] for row in np.flatnonzero(train)} & {groups[row] for row in val})
         if shared:
             raise ValueError(
-                f"{path}: {len(shared)} of the column {options.group!r} have samples in both splits: "
-                f"{abbreviate(shared)}; put each on one side, or take the column of splits out"
+                f"{path}: {len(shared)} values of the column {options.group!r} have samples in both splits: "
+                f"{abbreviate(shared)}; assign each to one split, or remove the column of splits"
             )
     return Splits(
         source.subset(np.flatnonzero(train)),
@@ -105,7 +107,7 @@ def name_rows(path: Path, columns: dict[str, list[str]]) -> Rows:
     everything = Table(path, columns, np.ones(len(next(iter(columns.values()), [])), dtype=bool))
     listed = everything.find(PATHS)
     if listed is None:
-        raise everything.refuse(f"one named {' or '.join(PATHS[:4])}")
+        raise everything.refuse(f"a column named {' or '.join(PATHS[:4])}")
     names, found = _find_files(path, [_relative(name, path) for name in listed])
     if not names:
         raise ValueError(f"{path} lists no images")
@@ -136,11 +138,10 @@ def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
         return ()
     if len(missing) > max(bad_limit * len(names), 1) or 2 * len(missing) >= len(names):
         raise FileNotFoundError(
-            f"{path} lists {len(missing)} of {len(names)} images that are not there: {abbreviate(missing)}; paths "
-            f"are relative to {path.absolute().parent}. Put the list where they are right, bring the images back, "
-            "or take them out"
+            f"{path}: {len(missing)} of {len(names)} listed images do not exist: {abbreviate(missing)}; paths are "
+            f"relative to {path.absolute().parent}. Move the list, restore the images, or remove their rows"
         )
-    return (f"{len(missing)} of {len(names)} listed images are not there and cannot be read: {abbreviate(missing)}",)
+    return (f"{len(missing)} of {len(names)} listed images do not exist: {abbreviate(missing)}",)
 
 
 def _find_files(path: Path, names: list[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -134,8 +134,8 @@ def replacement(rng_key: int, attempt: int, length: int) -> int:
 def too_many_bad(name: str, fault: Fault) -> TooManyBad:
     """Return the error for an image whose replacements are all unreadable."""
     return TooManyBad(
-        f"{TRIES} images drawn one after another cannot be read, the last {name}: {fault.reason}. Is the data still "
-        "where it was? Bring it back, then resume"
+        f"{TRIES} images in a row cannot be read, the last one {name}: {fault.reason}. Check that the dataset is "
+        "still available, then resume"
     )
 
 
@@ -143,7 +143,7 @@ def note_bad(seen: dict[str, Fault], bad: list[tuple[str, Fault]], allowed: floa
     """Add unreadable images to `seen`, warn of new ones, and raise if there are too many."""
     for name, fault in bad:
         if name not in seen:
-            warnings.warn(f"{name} cannot be read and is left out: {fault.reason}", stacklevel=2)
+            warnings.warn(f"{name} cannot be read and is skipped: {fault.reason}", stacklevel=2)
         seen[name] = fault
     check_bad(seen, allowed, of=of)
 
@@ -155,7 +155,7 @@ def check_bad(seen: dict[str, Fault], allowed: float, *, of: int) -> None:
         first = "; ".join(f"{name}: {fault.reason}" for name, fault in list(seen.items())[:5])
         raise TooManyBad(
             f"{count} of {of} images cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
-            "check` names them all; repair or remove them, or raise data.bad_limit"
+            "check` lists all of them; repair or remove them, or raise data.bad_limit"
         )
 
 

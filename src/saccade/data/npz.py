@@ -51,7 +51,7 @@ def open_npz(paths: Sequence[Path]) -> Splits:
     for path in paths:
         found, names = _read(path)
         if classes is not None and names is not None and names != classes:
-            raise ValueError(f"{path} has other classes than {paths[0]}; give the parts of one set only")
+            raise ValueError(f"{path} has different classes than {paths[0]}; give the parts of one dataset only")
         classes = names or classes
         for role, arrays in found.items():
             parts.setdefault(role, []).append(arrays)
@@ -75,11 +75,11 @@ def _number(parts: dict[str, list[Part]], classes: tuple[str, ...] | None) -> tu
     """Replace label names by class indices; return the classes, sorted by name unless they are given."""
     every = [labels for arrays in parts.values() for _, labels, _ in arrays]
     if any(labels.dtype.kind not in "US" for labels in every):
-        raise ValueError("some labels are names and others numbers; give either for all images")
+        raise ValueError("some labels are names and others numbers; use the same kind for all images")
     found = sorted({name for labels in every for name in np.unique(labels).astype(str).tolist()})
     classes = classes or tuple(found)
     if unknown := [name for name in found if name not in classes]:
-        raise ValueError(f"labels are {abbreviate(unknown)}, which are not among the classes {abbreviate(classes)}")
+        raise ValueError(f"the labels {abbreviate(unknown)} are not among the classes {abbreviate(classes)}")
     numbers = {name: number for number, name in enumerate(classes)}
     for arrays in parts.values():
         arrays[:] = [(images, np.array([numbers[n] for n in names.astype(str)]), ids) for images, names, ids in arrays]
@@ -101,7 +101,7 @@ def _read(path: Path) -> tuple[dict[str, Part], tuple[str, ...] | None]:
         archive = np.load(path, allow_pickle=False)
     except (ValueError, NotImplementedError, zipfile.BadZipFile, EOFError) as error:
         detail = "" if "allow_pickle" in str(error) else f" ({error})"  # NumPy treats any other file as a pickle
-        raise ValueError(f"{path} is not a NumPy archive, or is damaged{detail}; save it by numpy.savez") from error
+        raise ValueError(f"{path} is not a NumPy archive, or is damaged{detail}; save it with numpy.savez") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError(f"{path} is a single array; save images and labels together with numpy.savez")
     with archive:
@@ -124,11 +124,11 @@ def _read(path: Path) -> tuple[dict[str, Part], tuple[str, ...] | None]:
         except Exception as error:  # NumPy, zipfile and json raise many types
             if "allow_pickle" in str(error):
                 raise ValueError(
-                    f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
-                    "images of one size and whole-number labels with numpy.savez"
+                    f"{path} holds arrays of Python objects, which are pickles and not opened; save plain uint8 "
+                    "images of one size and integer labels with numpy.savez"
                 ) from error
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise ValueError(f"{path} cannot be read: {detail}; fetch or save it again") from error
+            raise ValueError(f"{path} cannot be read: {detail}; download or save it again") from error
     if not found:
         raise ValueError(
             f"{path} holds {abbreviate(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and "
@@ -183,7 +183,7 @@ def _last_channels(images: np.ndarray) -> np.ndarray:
 def _join(parts: list[Part], *, classes: tuple[str, ...], prefix: str) -> ArraySource:
     """Join the parts of one split."""
     if len({images.shape[1:] for images, _, _ in parts}) > 1:
-        raise ValueError(f"the parts of {prefix} have images of different sizes; give the parts of one set only")
+        raise ValueError(f"the parts of {prefix} have images of different sizes; give the parts of one dataset only")
     ids = [index for _, _, index in parts if index is not None]
     return ArraySource(
         np.concatenate([images for images, _, _ in parts]),

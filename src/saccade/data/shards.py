@@ -60,7 +60,7 @@ class ShardStream(Stream):
         length: int | None = None,
     ) -> None:
         if buffer < 1:
-            raise ValueError(f"buffer={buffer} was given; it holds at least one sample")
+            raise ValueError(f"buffer={buffer}: it must hold at least one sample")
         super().__init__(classes)
         self.shards = list(shards)
         self.buffer = buffer
@@ -189,7 +189,7 @@ def open_shards(spec: str, *, buffer: int = 4096) -> Splits:
     if not classes:
         labels, classes = number_classes(groups["train"])
         length = len(labels)
-        notes += (f"there is no classes.txt beside the shards: {len(classes)} classes by number",)
+        notes += (f"there is no classes.txt beside the shards: {len(classes)} numbered classes",)
     train = ShardStream(groups["train"], classes=classes, buffer=buffer, length=length)
     val = index_shards(groups["val"], classes=classes) if "val" in groups else None
     return Splits(train, val, notes)
@@ -222,7 +222,7 @@ def _find(spec: str) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
         return {"train": sorted(path.rglob("*.tar"))}, ()
     names = [str(path)] if path.is_file() else [n for p in _braces(str(path)) for n in sorted(glob.glob(p))]
     if not names:
-        raise FileNotFoundError(f"no shards match {spec!r}; give a folder or a pattern such as shards/train-*.tar")
+        raise FileNotFoundError(f"no shards match {spec!r}; give a directory or a pattern such as shards/train-*.tar")
     return {"train": [Path(name) for name in names]}, ()
 
 

@@ -178,8 +178,8 @@ class ArraySource(Source):
         images = images[..., None] if images.ndim == 3 else images
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
             raise ValueError(
-                f"{prefix}: images of type {images.dtype} and shape {images.shape} were given; they are uint8 of shape "
-                "(N, H, W, 3), (N, H, W, 1) or (N, H, W)"
+                f"{prefix}: got images of type {images.dtype} and shape {images.shape}; expected uint8 of shape (N, "
+                "H, W, 3), (N, H, W, 1) or (N, H, W)"
             )
         self.targets = as_targets(targets, classes, count=len(images), where=prefix)
         self.images = images
@@ -243,7 +243,7 @@ def as_targets(targets: Targets | np.ndarray, classes: Sequence[str], *, count: 
     if not isinstance(targets, Targets):
         return ClassTargets.of(targets, classes, count=count, where=where)
     if len(targets) != count:
-        raise ValueError(f"{where}: {len(targets)} targets were given for {count} samples; give one each")
+        raise ValueError(f"{where}: got {len(targets)} targets for {count} samples; give one per sample")
     return targets
 
 
@@ -262,7 +262,7 @@ class Names:
         index += len(self) if index < 0 else 0
         ends = self._ends[index : index + 2].tolist() if index >= 0 else []
         if len(ends) < 2:
-            raise IndexError("there is no name of that number")
+            raise IndexError("there is no name with that number")
         return self._text[ends[0] : ends[1]].decode(errors="surrogateescape")
 
 
@@ -305,11 +305,11 @@ class Stream(Samples):
 
     def indexed(self) -> Source:
         """Return the images as an indexed source."""
-        raise ValueError("this stream cannot be read by index; give validation images that can, such as files")
+        raise ValueError("this stream cannot be read by index; give validation images that can be, such as files")
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Stream", Source, tuple[str, ...]]:  # noqa: ARG002
         """Return the stream without held-out images, these as an indexed source, and remarks."""
-        raise ValueError("no images can be held out of this stream; give validation images of their own")
+        raise ValueError("no images can be held out of this stream; give separate validation images")
 
 
 @dataclass(frozen=True)

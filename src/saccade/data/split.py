@@ -29,12 +29,12 @@ def choose_split(names: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
         return {}, ()
     if "val" in found:
         unused = f"the split {found['test']!r} is not used; " if "test" in found else ""
-        notes = (f"{unused}to validate on it, give it as the validation set",) if unused else ()
+        notes = (f"{unused}to validate on it, pass it as the validation set",) if unused else ()
         return {"train": found["train"], "val": found["val"]}, notes
     if "test" in found:
         return (
             {"train": found["train"], "val": found["test"]},
-            (f"there is no validation split: {found['test']!r} is used as one",),
+            (f"there is no validation split: {found['test']!r} is used for validation",),
         )
     return {"train": found["train"]}, ()
 
@@ -46,7 +46,7 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
     least one is kept; a class of one keeps it. Duplicates of an image are never split.
     """
     if not 0 < share < 1:
-        raise ValueError(f"val_share={share} was given; it is a share above 0 and below 1, such as 0.1")
+        raise ValueError(f"val_share={share}: it must be between 0 and 1, such as 0.1")
     held = np.zeros(len(labels), dtype=bool)
     order = np.lexsort((keys, labels))
     starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
@@ -56,8 +56,8 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
     held &= ~np.isin(keys, np.intersect1d(keys[held], keys[~held]))
     if not held.any():
         raise ValueError(
-            f"no validation samples can be held out of {len(labels)}: no class has two that differ; add samples, or "
-            "give validation samples of their own"
+            f"no validation samples can be held out of {len(labels)}: no class has two different samples; add "
+            "samples, or give separate validation samples"
         )
     return held
 
@@ -65,7 +65,10 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
 def held_out_notes(held: np.ndarray, alone: Sequence[str], *, share: float, seed: int) -> tuple[str, ...]:
     """Return remarks on the held-out images."""
     note = f"{held.sum()} of {len(held)} samples are held out for validation (share {share:g}, seed {seed})"
-    return (note, *([f"classes with one sample, which stays in training: {abbreviate(alone)}"] if alone else []))
+    return (
+        note,
+        *([f"classes with a single sample, which is kept for training: {abbreviate(alone)}"] if alone else []),
+    )
 
 
 def identity(name: str, seed: int | None = None) -> int:

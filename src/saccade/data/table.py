@@ -47,7 +47,7 @@ class Table:
     def require(self, columns: Iterable[str]) -> None:
         """Refuse a table without the given columns."""
         if missing := [name for name in columns if name not in self.columns]:
-            raise self.refuse(f"the columns {abbreviate(missing)}, which were asked for")
+            raise self.refuse(f"the columns {abbreviate(missing)}, as requested")
 
     def refuse(self, wanted: str) -> ValueError:
         """Return the error that lists the columns and what is needed."""
@@ -63,7 +63,7 @@ class Table:
 
     def blank(self, row: int) -> ValueError:
         """Return the error for an empty cell; rows are counted from 1."""
-        return ValueError(f"{self.path}: row {row + 1} has an empty path or label; fill it or take it out")
+        return ValueError(f"{self.path}: row {row + 1} has an empty path or label; fill it in, or remove the row")
 
 
 ReadTargets = Callable[[Table], Targets]  # makes a task's targets of a table
@@ -73,7 +73,7 @@ def read_classes(table: Table) -> ClassTargets:
     """Return class targets of the column `label`; the training rows determine the classes."""
     labels = table.find(LABELS)
     if labels is None:
-        raise table.refuse(f"one named {' or '.join(LABELS)}")
+        raise table.refuse(f"a column named {' or '.join(LABELS)}")
     blank = next((row for row, label in enumerate(labels) if not label), None)
     if blank is not None:
         raise table.blank(blank)
@@ -107,15 +107,13 @@ def rename_columns(path: Path, columns: dict[str, list[str]], roles: Mapping[str
     missing = [name for names in named.values() for name in names if name not in columns]
     if missing:
         raise ValueError(
-            f"{path} has the columns {abbreviate(list(columns), most=20)}, and {abbreviate(missing)} was named"
-            f"{nearest(missing[0], columns)}"
+            f"{path} has the columns {abbreviate(list(columns), most=20)}, but not "
+            f"{abbreviate(missing)}{nearest(missing[0], columns)}"
         )
     several = {role: names for role, names in named.items() if role == "numbers" or len(names) > 1}
     wrong = [role for role in several if role not in ("numbers", "labels")]
     if wrong:
-        raise ValueError(
-            f"{wrong[0]}={'|'.join(named[wrong[0]])} was given; only labels and numbers have several columns"
-        )
+        raise ValueError(f"{wrong[0]}={'|'.join(named[wrong[0]])}: only labels and numbers can have several columns")
     renamed = {names[0]: role for role, names in named.items() if role not in several}
     known = (*PATHS, *SPLITS) if several else ()
     kept = {name for names in several.values() for name in names}
@@ -145,8 +143,9 @@ def columns_as_trained(spec: str, trained: Mapping[str, str]) -> dict[str, str]:
     absent = {role for role, names in trained.items() if not all(name in columns for name in names.split("|"))}
     for role in sorted(absent - {"image", "split"}):
         raise ValueError(
-            f"{path} has the columns {abbreviate(list(columns), most=20)}, and the model was trained with {role}="
-            f"{trained[role]}; name the column that holds it here with --columns {role}=NAME, or rename it in the list"
+            f"{path} has the columns {abbreviate(list(columns), most=20)}, but the model was trained with "
+            f"{role}={trained[role]}; give the corresponding column with --columns {role}=NAME, or rename it in the "
+            "list"
         )
     return {role: name for role, name in trained.items() if role not in absent}
 
@@ -164,12 +163,12 @@ def parse_columns(given: str | Mapping[str, str]) -> dict[str, str]:
     pairs = [part.partition("=") for part in given.split(",")]
     roles = [role.strip() for role, _, _ in pairs]
     if not all(role.strip() and name.strip() for role, _, name in pairs) or len(set(roles)) < len(roles):
-        raise ConfigError(f"columns={given!r} was given; write it as image=name,label=breed, each once")
+        raise ConfigError(
+            f"columns={given!r}: expected ROLE=COLUMN pairs such as image=name,label=breed, with each role once"
+        )
     strange = next((role for role in roles if role not in ROLES), None)
     if strange is not None:
-        raise ConfigError(
-            f"columns={given!r} was given; {strange} is none of {', '.join(ROLES)}{nearest(strange, ROLES)}"
-        )
+        raise ConfigError(f"columns={given!r}: {strange} is not one of {', '.join(ROLES)}{nearest(strange, ROLES)}")
     return {role: name.strip() for role, (_, _, name) in zip(roles, pairs, strict=True)}
 
 
@@ -190,13 +189,13 @@ def _csv_columns(path: Path) -> dict[str, list[str]]:
         raise ValueError(f"{path} is not a CSV file in UTF-8 ({error}); save it as one") from error
     rows = [row for row in rows if row]
     if not rows:
-        raise ValueError(f"{path} is empty; its first line names the columns, such as path,label")
+        raise ValueError(f"{path} is empty; the first line must name the columns, such as path,label")
     twice = sorted({name for name in rows[0] if rows[0].count(name) > 1})
     if twice:
-        raise ValueError(f"{path} has two columns called {twice[0]!r}; give each a name of its own")
+        raise ValueError(f"{path} has two columns named {twice[0]!r}; rename one of them")
     uneven = next((index for index, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if uneven is not None:
-        raise ValueError(f"{path}: row {uneven} has {len(rows[uneven])} fields where the first line has {len(rows[0])}")
+        raise ValueError(f"{path}: row {uneven} has {len(rows[uneven])} fields, but the first line has {len(rows[0])}")
     return {name: [row[place].strip() for row in rows[1:]] for place, name in enumerate(rows[0])}
 
 

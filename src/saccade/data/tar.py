@@ -74,19 +74,21 @@ def shard_entries(
                         yield BadSample(name, "the sample has a label but no image")
                     continue
                 if image.size > MAX_BYTES:
-                    reason = f"it has {image.size} bytes, and at most {MAX_BYTES} of an image are read"
+                    reason = f"it has {image.size} bytes; the limit for an image is {MAX_BYTES}"
                     yield BadSample(name, reason, "huge")
                     continue
                 label = _label(file, files)
                 index = _index(label, lookup)
                 if index is None:
                     known = f"{len(classes)} classes: {abbreviate(classes)}"
-                    yield BadSample(name, f"its label {label!r} is none of the {known}" if label else "it has no label")
+                    yield BadSample(
+                        name, f"its label {label!r} is not one of the {known}" if label else "it has no label"
+                    )
                     continue
                 yield Entry(shard, name, image.offset, image.size, index)
     except (TarError, OSError) as error:
         count = _count_lost(path, end, usual())
-        words = f"about {count} images are lost" if count > 1 else "at least 1 image is lost, how many is not known"
+        words = f"about {count} images are lost" if count > 1 else "at least 1 image is lost (exact number unknown)"
         yield BadSample(
             str(path), f"the rest of the shard cannot be read, {words}: {error}", "truncated", max(count, 1)
         )
@@ -184,8 +186,8 @@ def number_classes(shards: Sequence[Path]) -> tuple[list[int], tuple[str, ...]]:
                     text = _label(file, files)
                     if text and not text.isdecimal():
                         raise ValueError(
-                            f"{path} has the label {text!r}, which is not a number; write the classes' names into a "
-                            f"file classes.txt beside the shards, one a line"
+                            f"{path} has the label {text!r}, which is not a number; write the class names into a "
+                            "file classes.txt beside the shards, one per line"
                         )
                     labels += [int(text)] if text else []
         except (TarError, OSError):
@@ -214,7 +216,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
         if header.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
             # Names over 100 bytes are in a separate member before the file.
             if size > NAME_BYTES:
-                raise TarError(f"it is damaged at byte {position}: a name of {size} bytes, where {NAME_BYTES} are many")
+                raise TarError(f"it is damaged at byte {position}: a name of {size} bytes; the limit is {NAME_BYTES}")
             long_name = _long_name(header.type, file.read(size)) or long_name
             continue
         if header.type in tarfile.REGULAR_TYPES:

@@ -104,8 +104,8 @@ class Targets:
         """Return validation targets mapped to the outputs of the training samples."""
         if outputs != self.outputs:
             raise ValueError(
-                f"the validation samples have {abbreviate(self.outputs)} where the training samples have "
-                f"{abbreviate(outputs)}; give both the same"
+                f"the validation samples have {abbreviate(self.outputs)} and the training samples have "
+                f"{abbreviate(outputs)}; use the same for both"
             )
         return self
 
@@ -135,13 +135,13 @@ class ClassTargets(Targets):
             labels = labels.astype(np.int64)
         if labels.shape != (count,) or labels.dtype.kind not in "iu":
             raise ValueError(
-                f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} images; "
-                "they are one whole number an image"
+                f"{where}: got labels of type {labels.dtype} and shape {labels.shape} for {count} images; expected "
+                "one whole number per image"
             )
         if count and (labels.min() < 0 or labels.max() >= len(classes)):
             raise ValueError(
-                f"{where}: labels from {labels.min()} to {labels.max()} were given for {len(classes)} classes; "
-                f"they count from 0 to {len(classes) - 1}"
+                f"{where}: got labels from {labels.min()} to {labels.max()} for {len(classes)} classes; expected "
+                f"labels from 0 to {len(classes) - 1}"
             )
         return cls(labels.astype(np.int64), tuple(classes))
 
@@ -176,8 +176,8 @@ def require_classes(classes: Sequence[str], where: str) -> None:
     """Refuse fewer than two classes."""
     if len(classes) < 2:
         raise ValueError(
-            f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a folder "
-            "of images, each class is a folder of its own"
+            f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a "
+            "directory of images, each class is a folder of its own"
         )
 
 
@@ -185,8 +185,8 @@ def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:
     """Return names for numbered classes."""
     if highest >= MOST_CLASSES:
         raise ValueError(
-            f"{where} has the label {highest}; classes are counted from 0, and there are at most {MOST_CLASSES}. "
-            "Number them without gaps, or give them names"
+            f"{where} has the label {highest}; classes are numbered from 0, with at most {MOST_CLASSES}. Number them "
+            "without gaps, or use names"
         )
     return tuple(map(str, range(highest + 1)))
 
@@ -198,6 +198,6 @@ def renumber(own: Sequence[str], outputs: Sequence[str], *, used: np.ndarray) ->
     if unknown:
         raise ValueError(
             f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
-            f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
+            f"training classes are {abbreviate(list(outputs))}. Rename them, or remove them"
         )
     return np.array([new.get(name, -1) for name in own], dtype=np.int64)

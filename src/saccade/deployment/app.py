@@ -38,11 +38,11 @@ REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src
 MOST = 1000  # most classes in a response
 NAMED = 20  # most models listed in an error
 
-Which = Annotated[str | None, Query(max_length=400, description="a model that /model lists, by its number or name")]
+Which = Annotated[str | None, Query(max_length=400, description="a model listed by /model, by number or name")]
 Top = Annotated[
-    int | None, Query(ge=1, le=MOST, description="how many classes or other parts of an answer; 5 if not given")
+    int | None, Query(ge=1, le=MOST, description="number of classes or other parts of an answer (default: 5)")
 ]
-Views = Annotated[str | None, Query(max_length=400, description="keys of views, separated by commas; all if not given")]
+Views = Annotated[str | None, Query(max_length=400, description="keys of views, separated by commas (default: all)")]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,9 @@ class ServerState:
         if found is None:
             there = ", ".join(f"{number} ({one.name})" for number, one in list(numbers.items())[:NAMED])
             more = ", ..." if len(numbers) > NAMED else ""
-            raise Refusal(422, f"model = {str(which)[:80]!r} was given; there are {there}{more}, by number or name")
+            raise Refusal(
+                422, f"model = {str(which)[:80]!r}: no such model; available by number or name: {there}{more}"
+            )
         return found
 
 
@@ -183,7 +185,7 @@ def create_app(
 
     app = FastAPI(
         title="saccade",
-        summary="Answers what is in an image, and shows how it came to that.",
+        summary="Predicts what is in an image, and explains the prediction.",
         docs_url=None,  # FastAPI's own pages load scripts from elsewhere
         redoc_url=None,
         lifespan=life,
@@ -224,7 +226,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
             form, served, options = await state.take(request, room, {"model": model, "views": views})
             if served.explainer is None:
                 raise Refusal(
-                    422, f"{served.name} is a {served.predictor.kind}, which cannot be looked into; ask a run"
+                    422, f"{served.name} is a {served.predictor.kind}, whose predictions cannot be explained; use a run"
                 )
             served.explainer.check()
             pixels = await state.read_whole(form, served)
@@ -238,7 +240,7 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
     async def health() -> JSONResponse:
         """Liveness: 200 while the server works."""
         alive = all(one.batcher.alive for one in state.models)
-        return JSONResponse({"status": "ok" if alive else "a worker has ended"}, 200 if alive else 503)
+        return JSONResponse({"status": "ok" if alive else "a worker has stopped"}, 200 if alive else 503)
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
@@ -271,12 +273,12 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
             items = await asyncio.to_thread(state.runs.items)
         return JSONResponse({"runs": [item._asdict() for item in items]})
 
-    @app.get("/reports/{key}", responses={404: {"description": "There is no such report."}})
+    @app.get("/reports/{key}", responses={404: {"description": "No such report."}})
     async def report(key: str) -> Response:
         """Return the report of a run or comparison by its id from /runs."""
         page = await asyncio.to_thread(state.runs.report, key)
         if page is None:
-            raise Refusal(404, "there is no such report; /runs lists those there are")
+            raise Refusal(404, "no such report; /runs lists the available ones")
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
@@ -317,7 +319,7 @@ def _whole(fields: dict[str, str], name: str, otherwise: int | None, *, least: i
         return otherwise
     text = fields[name]
     if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-        raise Refusal(422, f"{name} = {text[:40]!r} was given; it is a whole number from {least} to {most}")
+        raise Refusal(422, f"{name} = {text[:40]!r}: expected a whole number from {least} to {most}")
     return int(text)
 
 

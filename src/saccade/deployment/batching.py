@@ -55,8 +55,8 @@ class Batcher:
     ) -> None:
         if batch_size < 1 or queue < 1 or wait_ms < 0:
             raise ValueError(
-                f"batch_size = {batch_size}, queue = {queue}, wait_ms = {wait_ms:g} were given; the first two are at "
-                "least 1, the last at least 0"
+                f"batch_size = {batch_size}, queue = {queue}, wait_ms = {wait_ms:g}: batch_size and queue must be at "
+                "least 1, wait_ms at least 0"
             )
         self.answer, self.batch_size, self.wait, self.limit = answer, batch_size, wait_ms / 1000, queue
         self.on_batch, self.stack = on_batch, stack or (lambda samples: torch.stack(samples))
@@ -150,7 +150,7 @@ class Batcher:
             rows = list(await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, images))
         except Exception as error:  # errors are sent to the clients; the worker continues
             if is_memory_error(error) or isinstance(error, torch.OutOfMemoryError):
-                error = Refusal(503, "there is no memory for this batch now; send it again", retry_after=5)
+                error = Refusal(503, "not enough memory for this batch at the moment; send it again", retry_after=5)
             for one in batch:
                 if not one.answer.done():
                     one.answer.set_exception(error)
@@ -159,7 +159,7 @@ class Batcher:
             if one.answer.done():
                 continue
             if row is None:
-                one.answer.set_exception(RuntimeError(f"{len(rows)} answers came for {len(batch)} images"))
+                one.answer.set_exception(RuntimeError(f"got {len(rows)} answers for {len(batch)} images"))
             else:
                 one.answer.set_result(row)
 

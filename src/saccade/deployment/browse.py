@@ -42,7 +42,7 @@ class RunIndex:
         self.runs = [Path(run).expanduser() for run in runs]
         for folder in self.folders:
             if not folder.is_dir():
-                raise NotADirectoryError(f"{folder} was given to browse and is no folder; name one that holds runs")
+                raise NotADirectoryError(f"cannot browse {folder}: it is not a directory; give one that contains runs")
         self._known: dict[str, Path] = {}
         self._lock = threading.Lock()
 

@@ -114,17 +114,17 @@ class Bundle:
     def _check(self) -> None:
         check_inputs(vars(self) | {"in_chans": self.channels})
         if type(self.parameters) is not int or self.parameters < 0:
-            raise ValueError(f"parameters = {self.parameters!r}; it is a whole number")
+            raise ValueError(f"parameters = {self.parameters!r}; it must be a whole number")
         if type(self.any_size) is not bool or type(self.raw) is not bool or not isinstance(self.plugins, tuple):
-            raise ValueError("any_size and raw are true or false, and plugins is a list")
+            raise ValueError("any_size and raw must be true or false, and plugins a list")
         if not all(isinstance(name, str) for name in (*self.plugins, self.name, self.precision)):
-            raise ValueError("name, precision and plugins are text")
+            raise ValueError("name, precision and plugins must be text")
         if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in self.versions):
-            raise ValueError("versions is names with values")
+            raise ValueError("versions must be names with values")
         if self.interpolation != "bicubic":
-            raise ValueError(f"interpolation {self.interpolation!r} is not known to this version")
+            raise ValueError(f"interpolation {self.interpolation!r} is not supported by this version")
         if not isinstance(self.extra, dict):
-            raise ValueError("extra holds values by name")
+            raise ValueError("extra must be a mapping of names to values")
         self.kind.check_spec(self.spec)
 
 
@@ -133,20 +133,18 @@ BUNDLE_FIELDS = tuple(field.name for field in fields(Bundle))
 
 def _known_task(name: Any, source: str) -> type[Task]:
     if not isinstance(name, str):
-        raise ValueError("task is a name")
+        raise ValueError("task must be a name")
     try:
         return find_task(name)
     except ConfigError as error:
-        raise ExportError(
-            f"{source} is for a task that is not known here: {error}; install the package that has it"
-        ) from None
+        raise ExportError(f"{source} is for an unknown task: {error}; install the package that provides it") from None
 
 
 def _named_outputs(given: dict[str, Any], kind: type[Task]) -> Any:
     """Return the names of the outputs, which earlier versions stored under the task's key only."""
     named = [given[key] for key in ("outputs", kind.presenter.outputs_key) if key in given]
     if not named or any(names != named[0] for names in named):
-        raise ValueError(f"outputs are named once, or the same again as {kind.presenter.outputs_key}")
+        raise ValueError(f"outputs must be named once, or identically as {kind.presenter.outputs_key}")
     return named[0]
 
 
@@ -178,26 +176,26 @@ def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]
     try:
         model = onnx.load_model_from_string(data)
     except Exception:  # protobuf's type, whose module differs between versions
-        raise ExportError(f"{path} is damaged or no ONNX file; export the run again: saccade export RUN") from None
+        raise ExportError(f"{path} is damaged or not an ONNX file; export the run again: saccade export RUN") from None
     outside = next(
         (tensor for tensor in _tensors(model.graph) if tensor.data_location == onnx.TensorProto.EXTERNAL), None
     )
     if outside is not None or any(_outside(function) for function in model.functions):
         raise ExportError(
-            f"{path} takes weights from other files, which a file of `saccade export` never does; it is not opened"
+            f"{path} refers to weights in other files, which a file of `saccade export` never does; it was not opened"
         )
     if model.functions or any(_has_graphs(node) for node in model.graph.node):
         raise ExportError(
-            f"{path} holds loops, branches or functions, which a file of `saccade export` never does and which need "
-            "not end; it is not opened"
+            f"{path} contains loops, branches or functions, which a file of `saccade export` never does and which "
+            "may not terminate; it was not opened"
         )
     record = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
     bundle = None if record is None else Bundle.from_json(record, source=str(path))
     names = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
     if bundle is None or names != (list(bundle.kind.codec(bundle.spec).graph_inputs()), [bundle.kind.codec.output]):
         raise ExportError(
-            f"{path} was not written by saccade: it says nothing of what it answers and of how images are framed. "
-            "Make one with: saccade export RUN"
+            f"{path} was not written by saccade: it has no description of its outputs and of the preprocessing of "
+            "images. Create one with: saccade export RUN"
         )
     return _without_framing(model) if framed and bundle.raw else data, bundle
 
@@ -215,7 +213,7 @@ def _without_framing(model: Any) -> bytes:
             kept.append(node)
             needed.update(node.input)
     if FRAMED not in needed:
-        raise ExportError("the graph does not frame images as it says; export the run again: saccade export RUN")
+        raise ExportError("the graph does not preprocess images as described; export the run again: saccade export RUN")
     image = model.graph.input[0]
     raw_input = onnx.helper.make_tensor_value_info(image.name, onnx.TensorProto.UINT8, None)
     for node in kept:
@@ -261,11 +259,13 @@ def read_program_bundle(path: Path) -> Bundle:
         with zipfile.ZipFile(path) as archive:
             member = next((info for info in archive.infolist() if info.filename.endswith(MEMBER)), None)
             if member is None:
-                raise ExportError(f"{path} was not written by saccade; make one with: saccade export RUN --format pt2")
+                raise ExportError(
+                    f"{path} was not written by saccade; create one with: saccade export RUN --format pt2"
+                )
             if member.file_size > LIMIT:
-                raise ExportError(f"{path}: its description is {member.file_size} bytes; it is not opened")
+                raise ExportError(f"{path}: its description is too large ({member.file_size} bytes); it was not opened")
             return Bundle.from_json(archive.read(member).decode("utf-8"), source=str(path))
     except ExportError:
         raise
     except Exception:  # zipfile raises many types on damaged archives
-        raise ExportError(f"{path} is damaged or no torch.export package; export the run again") from None
+        raise ExportError(f"{path} is damaged or not a torch.export package; export the run again") from None

@@ -38,7 +38,7 @@ class Explainer:
     def check(self) -> None:
         """Refuse if too many requests wait."""
         if self._inside > self.limit:
-            raise Refusal(503, f"{self.limit} images wait to be explained; send it again", retry_after=5)
+            raise Refusal(503, f"{self.limit} images are waiting to be explained; send it again", retry_after=5)
 
     async def explain(
         self, pixels: np.ndarray | str, *, views: Sequence[str] | None, disconnected: Disconnected

@@ -76,7 +76,7 @@ def export(
     wrapped = wrap(model, spec)
     if (half or int8) and isinstance(wrapped, WithTokens):
         raise ExportError(
-            "half or int8 was asked for a model that reads texts; it is written in float32: leave them out"
+            "half and int8 are not available for a model that reads texts, which is written in float32; remove them"
         )
     judge = Judge(wrapped.outputs, evidence, spec, tolerance=tolerance)
     with _drafts(folder) as drafts:
@@ -86,7 +86,9 @@ def export(
             work.write(form, f"model.{form}", bundle)
         if asked := spec.extra.get("asked"):
             ways = ", ".join(f"{name}={value}" for name, value in asked.items())
-            work.notes.append(f"the graph answers whole images once; the run was validated, and predicts, with {ways}")
+            work.notes.append(
+                f"the graph processes whole images in one pass; the run was validated, and predicts, with {ways}"
+            )
         if half:
             work.write("onnx", "model.half.onnx", replace(bundle, precision="float16"))
         if int8:
@@ -130,7 +132,10 @@ class _Export:
         bundle = replace(self.bundle, precision="int8")
         if training is None:
             training = self.judge.evidence.samples[:CALIBRATION]
-            self.notes.append("int8: ranges are those of the judging images, since training images are not at hand")
+            self.notes.append(
+                "int8: activation ranges were calibrated on the verification images, since the training images are "
+                "not available"
+            )
         source = self.folder / "model.onnx"
         self._publish("onnx", "model.int8.onnx", bundle, lambda draft: write_int8(source, draft, bundle, training))
         if message := note_small_saving(self.files[-1].mib, source.stat().st_size / 2**20):
@@ -187,11 +192,11 @@ def _describe(model: nn.Module, spec: InputSpec, name: str) -> Bundle:
 def _check(formats: Sequence[str], *, half: bool, int8: bool, limit: int) -> None:
     wrong = [form for form in formats if form not in FORMATS] if not isinstance(formats, str) else [formats]
     if wrong or not formats:
-        raise ExportError(f"formats={formats!r} was given; give one or more of {', '.join(FORMATS)} as a list")
+        raise ExportError(f"formats={formats!r}: expected a list of one or more of {', '.join(FORMATS)}")
     if (half or int8) and "onnx" not in formats:
-        raise ExportError("half or int8 was asked for without onnx; both are written as ONNX only: add that format")
+        raise ExportError("half and int8 need the format onnx, the only one that they are written in; add it")
     if limit < 1:
-        raise ExportError(f"limit={limit} was given; an export is judged by one image at least")
+        raise ExportError(f"limit={limit}: an export is verified on at least one image")
     if "onnx" in formats:
         require_onnxruntime()
 
@@ -200,7 +205,7 @@ def _folder(target: str | Path, out: str | Path | None) -> Path:
     if out is not None:
         folder = Path(out).expanduser()
         if folder.exists() and not folder.is_dir():
-            raise ExportError(f"out={out} is a file; name a folder for the exported files")
+            raise ExportError(f"out={out} is a file; choose a directory for the exported files")
         return folder
     path = Path(target).expanduser()
     if path.is_file():

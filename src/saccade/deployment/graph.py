@@ -122,7 +122,7 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
     try:
         from onnxscript import optimizer
     except ImportError as error:
-        raise ImportError(f"to write a .onnx file takes {error.name}; install it with: {INSTALL}") from None
+        raise ImportError(f"writing a .onnx file needs {error.name}; install it with: {INSTALL}") from None
     with quietly():
         try:
             # The exporter's optimizer rounds values below 1e-8 to zero, including the eps of denominators; constants
@@ -136,7 +136,7 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
                 optimize=False,
             )
         except Exception as error:
-            raise ExportError(f"the graph of {bundle.name} cannot be said in ONNX: {shortened(error)}") from error
+            raise ExportError(f"the graph of {bundle.name} cannot be written as ONNX: {shortened(error)}") from error
     assert written is not None
     model: Any = written.model
     with quietly():

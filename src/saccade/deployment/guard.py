@@ -103,16 +103,16 @@ class Guard:
         if self.hosts is not None and not _is_known(host, self.hosts):
             raise Refusal(
                 403,
-                f"the server was called {host[:100]!r}; it answers to {', '.join(sorted(self.hosts))}. Name it by "
-                "--allow-host if it is meant",
+                f"the request is for host {host[:100]!r}; the server accepts {', '.join(sorted(self.hosts))}. Add "
+                "the host with --allow-host if this is intended",
             )
         origin, safe = headers.get(b"origin"), scope["method"] in ("GET", "HEAD")
         if origin is not None and not safe and origin.decode("latin-1").partition("://")[2] != host:
-            raise Refusal(403, "the request was sent by a page of another site; only the server's own page may")
+            raise Refusal(403, "the request was sent by a page of another site; only the server's own page is allowed")
         if self.token is not None and scope["path"] not in self.free:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self.token):
-                raise Refusal(401, "the server wants a token; send it as `Authorization: Bearer TOKEN`")
+                raise Refusal(401, "the server requires a token; send it as `Authorization: Bearer TOKEN`")
 
 
 class _Body:

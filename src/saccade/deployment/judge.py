@@ -208,7 +208,7 @@ class Judge:
         except ExportError:
             raise
         except Exception as error:  # from the runtime, for unsupported image or batch sizes
-            raise ExportError(f"the exported {form} fails where the original answers: {str(error)[:300]}") from error
+            raise ExportError(f"the exported {form} fails where the original succeeds: {str(error)[:300]}") from error
         if bundle.precision == "float32" and not parity.within(self.tolerance):
             raise ExportError(
                 f"the exported {form} differs from the original by up to {parity.difference:.3g} in an output, more "
@@ -216,7 +216,7 @@ class Judge:
                 f"{_sizes(sizes)}; it was not kept"
             )
         if not np.isfinite(parity.difference):
-            raise ExportError(f"the {bundle.precision} version gives numbers that are not finite; it was not kept")
+            raise ExportError(f"the {bundle.precision} version gives non-finite numbers; it was not kept")
         return parity
 
 

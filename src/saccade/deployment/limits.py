@@ -28,11 +28,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "upload_seconds", "min_rate"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} = {getattr(self, name)} was given; it is more than 0")
+                raise ValueError(f"{name} = {getattr(self, name)}; it must be more than 0")
         if self.memory < self.max_bytes:
             raise ValueError(
-                f"memory = {self.memory} was given, and one upload may have max_bytes = {self.max_bytes}; give at "
-                "least that much"
+                f"memory = {self.memory} is less than max_bytes = {self.max_bytes}, the limit of a single upload; "
+                "set it at least that high"
             )
 
 
@@ -101,10 +101,10 @@ class Uploads:
                     room.deadline.reschedule(self._deadline_of(room, len(body), end))
         except TimeoutError:
             if room.gave_way:
-                raise Refusal(503, "too many uploads are under way; send it again", retry_after=1) from None
+                raise Refusal(503, "too many uploads are in progress; send it again", retry_after=1) from None
             reason = f"was not complete after {self.limits.upload_seconds:g} seconds"
             if clock() < end:
-                reason = f"came at less than {self.limits.min_rate:g} bytes a second"
+                reason = f"was slower than {self.limits.min_rate:g} bytes per second"
             raise Refusal(408, f"the upload {reason}; send it again") from None
         finally:
             room.deadline = None
@@ -118,8 +118,7 @@ class Uploads:
         if size > self.limits.max_bytes:
             raise Refusal(
                 413,
-                f"the upload has {size} bytes or more, and at most {self.limits.max_bytes} are taken; send a smaller "
-                "image",
+                f"the upload has {size} bytes or more; the limit is {self.limits.max_bytes}; send a smaller image",
             )
 
     def _take(self, room: UploadMemory, size: int) -> None:

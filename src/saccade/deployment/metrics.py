@@ -15,12 +15,14 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
         self.requests = Counter("saccade_requests_total", "Answered requests.", ("path", "status"), registry=own)
-        self.gone = Counter("saccade_clients_gone_total", "Requests whose client hung up.", ("path",), registry=own)
-        about = "From a request's headers to its answer."
+        self.gone = Counter(
+            "saccade_clients_gone_total", "Requests whose client disconnected.", ("path",), registry=own
+        )
+        about = "Time from a request's headers to its response."
         self.seconds = Histogram("saccade_request_seconds", about, ("path",), buckets=SECONDS, registry=own)
         about = "Images that shared a forward pass."
         self.batches = Histogram("saccade_batch_size", about, ("model",), buckets=SIZES, registry=own)
-        self.queue = Gauge("saccade_queue_length", "Images that wait.", ("model",), registry=own)
+        self.queue = Gauge("saccade_queue_length", "Images waiting for a batch.", ("model",), registry=own)
 
     def watch(self, name: str, about: str, read: Callable[[], float]) -> None:
         """Add a gauge that is computed when it is read."""

@@ -173,8 +173,8 @@ def _arguments(model: nn.Module, example: Any) -> tuple[Any, ...]:
     args = example if isinstance(example, tuple) else (example,)
     if not any(isinstance(value, Tensor) for value in args):
         raise TypeError(
-            f"example={type(example).__name__} was given; give a tensor that the model can be called with, or a tuple "
-            "of arguments with one in it"
+            f"example={type(example).__name__}: expected a tensor that the model can be called with, or a tuple of "
+            "arguments that contains one"
         )
     first = next(chain(model.parameters(), model.buffers()), torch.empty(0))
     dtype = torch.float32 if first.dtype in HALF or not first.is_floating_point() else first.dtype
@@ -192,8 +192,8 @@ def _input_shape(model: Any) -> tuple[int, ...]:
     size = config.get("input_size") if isinstance(config, Mapping) else getattr(config, "input_size", None)
     if size is None:
         raise ValueError(
-            f"{type(model).__name__} has no pretrained_cfg or default_cfg that tells the size of its input; give "
-            "example=, a tensor that the model can be called with"
+            f"{type(model).__name__} has no pretrained_cfg or default_cfg with its input size; give example=, a "
+            "tensor that the model can be called with"
         )
     channels, *sides = size
     made_for = getattr(getattr(model, "patch_embed", None), "img_size", None)
@@ -207,7 +207,7 @@ def _first_answer(fast: nn.Module, args: tuple[Any, ...], *, made: bool) -> list
         shapes = ", ".join(str(tuple(value.shape)) for value in args if isinstance(value, Tensor))
         advice = "give example=, a tensor" if made else "give one of the shape and type"
         raise ValueError(
-            f"{type(fast).__name__} fails on an example of shape {shapes}: {shortened(error)}; {advice} that it takes"
+            f"{type(fast).__name__} fails on an example of shape {shapes}: {shortened(error)}; {advice} that it accepts"
         ) from error
     return tensors_of(output)
 
@@ -233,8 +233,9 @@ def _difference(answer: list[Tensor], expected: list[Tensor]) -> float:
 def _require(difference: float, tolerance: float, what: str) -> None:
     if not difference <= tolerance:
         raise ValueError(
-            f"{what} differs from the first by {difference:.2g} of the largest output, and tolerance={tolerance:g} is "
-            "allowed; take randomness out of the model's evaluation mode, give another example= or raise tolerance="
+            f"{what} differs from the first by {difference:.2g} of the largest output, more than "
+            f"tolerance={tolerance:g}; remove randomness from the model's evaluation mode, give another example= or "
+            "raise tolerance="
         )
 
 
@@ -243,20 +244,19 @@ def _check(model: Any, tolerance: float) -> torch.dtype | None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize takes a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
-        raise TypeError(
-            f"optimize takes a model as it was built, got {type(model).__name__}; compile or script it afterwards"
-        )
+        raise TypeError(f"optimize takes an eager model, got {type(model).__name__}; compile or script it afterwards")
     if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance={tolerance} was given; it is a share of the largest output, between 0 and 1")
+        raise ValueError(f"tolerance={tolerance}: expected a fraction of the largest output, between 0 and 1")
     tensors = list(chain(model.parameters(), model.buffers()))
     if any(tensor.is_meta for tensor in tensors):
-        raise ValueError(f"{type(model).__name__} has weights on the meta device, which hold no values; load them")
+        raise ValueError(f"{type(model).__name__} has weights on the meta device, which have no values; load them")
     devices = sorted({str(tensor.device) for tensor in tensors})
     if len(devices) > 1:
-        raise ValueError(f"{type(model).__name__} lies on {', '.join(devices)}; move it to one device with model.to()")
+        raise ValueError(f"{type(model).__name__} is on {', '.join(devices)}; move it to one device with model.to()")
     kinds = sorted({p.dtype for p in model.parameters() if p.is_floating_point()}, key=str)
     if len(kinds) > 1:
         raise ValueError(
-            f"{type(model).__name__} has parameters in {', '.join(map(str, kinds))}; bring them to one precision first"
+            f"{type(model).__name__} has parameters in {', '.join(map(str, kinds))}; convert them to one "
+            "precision first"
         )
     return kinds[0] if kinds else None

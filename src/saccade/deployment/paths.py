@@ -82,7 +82,8 @@ def read_names(file: BinaryIO, *, null: bool = False) -> Iterator[Path]:
         if len(rest) > LONGEST:
             kind, other = ("zero byte", "without --null") if null else ("end of line", "with --null")
             raise NoImages(
-                f"the list on standard input has no {kind} in {LONGEST} bytes, so it lists no files; try {other}"
+                f"the list on standard input has no {kind} within {LONGEST} bytes, so it is not a list of files; "
+                f"try {other}"
             )
     if name := _trimmed(rest, null):
         yield Path(os.fsdecode(name))

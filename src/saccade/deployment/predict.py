@@ -94,7 +94,7 @@ def predict(
     """
     for name, value in (("batch_size", batch_size), ("top", top), ("workers", workers)):
         if value < 1:
-            raise ValueError(f"{name}={value} was given; it is 1 or more")
+            raise ValueError(f"{name}={value}: it must be 1 or more")
     given = [images] if isinstance(images, str | Path) else images
     predictor = target
     if not isinstance(predictor, Predictor):
@@ -102,7 +102,7 @@ def predict(
     reader: TextReader | QuestionReader | _Reader
     reads = predictor.task.reader.reads
     if keep and reads != "image":
-        raise ValueError(f"--draw was given, but the model reads {reads}s; leave it out")
+        raise ValueError(f"--draw needs images, but the model reads {reads}s; remove it")
     if reads == "image":
         reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
         items: Iterator[Any] = find_paths(given, null=null)

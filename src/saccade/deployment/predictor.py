@@ -63,7 +63,7 @@ class Predictor(ABC):
         raw = self.outputs(self.check(images) if self.task.reader.reads == "image" else images)
         try:
             if raw.shape[:1] != (len(images),):
-                raise ValueError(f"it gives an answer of shape {raw.shape} to {len(images)} images")
+                raise ValueError(f"its output for {len(images)} images has the shape {raw.shape}")
             return self.codec.read_output(raw)
         except ValueError as error:
             raise ExportError(f"{self.name}: {error}") from None
@@ -86,9 +86,9 @@ class Predictor(ABC):
         want = (self.channels, self.img_size, self.img_size)
         if images.dtype is not torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != want:
             raise ValueError(
-                f"images of shape {tuple(images.shape)} and type {str(images.dtype).removeprefix('torch.')} were "
-                f"given; {self.name} answers uint8 B, {self.channels}, {self.img_size}, {self.img_size}. Frame them "
-                "by `predictor.framing`"
+                f"got images of shape {tuple(images.shape)} and type {str(images.dtype).removeprefix('torch.')}; "
+                f"{self.name} takes uint8 of shape B, {self.channels}, {self.img_size}, {self.img_size}. Preprocess "
+                "them with `predictor.framing`"
             )
         return images
 
@@ -156,14 +156,14 @@ class OnnxPredictor(Predictor):
             (raw,) = self.session.run([self.codec.output], given, options)
             found = np.asarray(raw, dtype=np.float32)
             if found.ndim < 2 or len(found) != len(images):
-                raise ValueError(f"its answers to {len(images)} images have the shape {found.shape}")
+                raise ValueError(f"its output for {len(images)} images has the shape {found.shape}")
             return found
         except Exception as error:  # onnxruntime's types, and unexpected outputs
             if options.terminate:
-                reason = f"did not answer {len(images)} images within {RUN_SECONDS:g} seconds"
+                reason = f"did not process {len(images)} images within {RUN_SECONDS:g} seconds"
             else:
-                reason = f"cannot answer: {' '.join(str(error).split())[:300]}"
-            raise ExportError(f"{self.path} {reason}; ask with smaller batches, or export the run again") from None
+                reason = f"failed: {' '.join(str(error).split())[:300]}"
+            raise ExportError(f"{self.path} {reason}; use smaller batches, or export the run again") from None
         finally:
             late.cancel()
 
@@ -180,12 +180,11 @@ class ProgramPredictor(Predictor):
         bundle = read_program_bundle(Path(path))
         if not trust:
             raise ExportError(
-                f"{path} is a program: to open a torch.export package can run anything its maker put into it. Use the "
-                ".onnx file of the same export, which is only data; or, if the file is your own, say so with --trust "
-                "(trust=True)"
+                f"{path} can execute arbitrary code when opened, like any torch.export package. Use the .onnx file "
+                "of the same export, which is only data; or, if you trust the file, add --trust (trust=True)"
             )
         if torch.device(device).type != "cpu":
-            raise ExportError(f"device={device} was given; a torch.export package of saccade runs on the CPU")
+            raise ExportError(f"device={device}: a torch.export package of saccade runs on the CPU; remove it")
         super().__init__(Path(path).name, "program", bundle=bundle)
         self.program = torch.export.load(str(path)).module()
         self._lock = threading.Lock()
@@ -209,15 +208,18 @@ def open_predictor(target: str | Path, *, device: str = "cpu", kernels: str = "a
     path = Path(target).expanduser()
     if path.suffix.lower() in (".onnx", ".pt2") and not path.is_dir():
         if not path.is_file():
-            raise FileNotFoundError(f"there is no {path}; `saccade export RUN` writes one")
+            raise FileNotFoundError(f"{path} does not exist; `saccade export RUN` writes one")
         if kernels not in ("auto", "off"):
-            raise ExportError(f"kernels={kernels!r} was given; {path.name} is an exported file, which runs without any")
+            raise ExportError(
+                f"kernels={kernels!r} has no effect: {path.name} is an exported file, which runs without kernels; "
+                "remove it"
+            )
         return (
             OnnxPredictor(path, device=device)
             if path.suffix.lower() == ".onnx"
             else ProgramPredictor(path, device=device, trust=trust)
         )
-    opened = find_target(target, allowed="a run's folder, a .onnx file that `saccade export` wrote")
+    opened = find_target(target, allowed="a run directory, a .onnx file that `saccade export` wrote")
     return TorchPredictor(open_model(opened, device=device), kernels=kernels)
 
 
@@ -233,8 +235,8 @@ def _providers(runtime: Any, device: str) -> list[Any]:
     have = runtime.get_available_providers()
     if kind != "cuda" or "CUDAExecutionProvider" not in have:
         raise ExportError(
-            f"device={device} was given; this onnxruntime runs on {', '.join(have)}. Use cpu, or install "
-            "onnxruntime-gpu in its place for cuda"
+            f"device={device}: this onnxruntime supports {', '.join(have)}. Use cpu, or install onnxruntime-gpu "
+            "instead for cuda"
         )
     return [("CUDAExecutionProvider", {"device_id": int(number or 0)}), "CPUExecutionProvider"]
 

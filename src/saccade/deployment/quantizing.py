@@ -60,8 +60,8 @@ def note_small_saving(saved: float, whole: float) -> str | None:
     if saved <= LITTLE * whole:
         return None
     return (
-        f"8-bit weights do not help here: {saved:.1f} of {whole:.1f} MiB are left, since few of this model's weights "
-        "are in matrix products or convolutions; use model.onnx"
+        f"8-bit weights save little: {saved:.1f} of {whole:.1f} MiB remain, since few of this model's weights are in "
+        "matrix products or convolutions; use model.onnx"
     )
 
 

@@ -13,11 +13,11 @@ def _of(kind: str | list[str], about: str = "", **more: Any) -> dict[str, Any]:
 _BINARY, _TEXT, _SHARE = _of("string", format="binary"), _of("string"), _of("number", minimum=0, maximum=1)
 _FORM = _of(
     "object",
-    "an image in `file`; for a model that reads texts `text`, and `pair` for the second of two; for one that answers "
-    "questions about images both `file` and `text`",
+    "`file`: an image; `text`: the text of a model that reads texts, with `pair` as the second of two; a model that "
+    "answers questions about images needs both `file` and `text`",
     properties={
         "file": {**_BINARY, "description": f"the image: {', '.join(kind.partition('/')[2] for kind in KINDS)}"},
-        "text": _of("string", "of a model that reads texts, or the question"),
+        "text": _of("string", "the text of a model that reads texts, or the question"),
         "pair": _of("string", "the second of two texts"),
         "model": _of("string", "as in the query"),
     },
@@ -37,7 +37,7 @@ _CLASS = _of(
         "index": _of("integer"),
         "probability": _SHARE,
         "area": _SHARE,
-        "share": {**_SHARE, "description": "the same, by its earlier name"},
+        "share": {**_SHARE, "description": "the same, under its former name"},
     },
 )
 _ROW = _of(
@@ -46,10 +46,10 @@ _ROW = _of(
     properties={
         "name": _TEXT,
         "text": _TEXT,
-        "probability": _of("number", "from 0 to 1, where the part has one"),
-        "area": _of("number", "of a mask's class, how much of the image it covers, from 0 to 1"),
-        "share": _of(["number", "null"], "either of them, by its earlier name; else null"),
-        "said": _of("boolean", "whether the part is the answer, and not listed beside it"),
+        "probability": _of("number", "from 0 to 1, if the part has one"),
+        "area": _of("number", "share of the image that the class of a mask covers, from 0 to 1"),
+        "share": _of(["number", "null"], "probability or area, under its former name; null if neither"),
+        "said": _of("boolean", "whether the part belongs to the answer, rather than to the alternatives"),
     },
 )
 _FIGURE = _of(
@@ -83,22 +83,22 @@ def _answer(about: str, properties: dict[str, Any], more: dict[str, Any] | None 
 
 
 PREDICTED = _answer(
-    "What the model says; beside these, what the model's task is known for: of classes, the likeliest ones.",
+    "The model's prediction, with additional fields by task, such as the most probable classes.",
     {
         "model": _TEXT,
         "task": _of("string", "classify, multilabel, regress, ..."),
         "text": _of("string", "the answer in a few words"),
-        "rows": _of("array", "the parts of the answer, of any task", items=_ROW),
+        "rows": _of("array", "the parts of the answer, for every task", items=_ROW),
     },
     {
-        "answer": {"description": "the likeliest class, the labels that are said, or the numbers in words"},
-        "probability": _of(["number", "null"], "of the likeliest class"),
-        "area": _of("number", "of the class that covers most, of a segmenter"),
-        "share": _of(["number", "null"], "either of them, by its earlier name"),
+        "answer": {"description": "the most probable class, the predicted labels, or the numbers as text"},
+        "probability": _of(["number", "null"], "of the most probable class"),
+        "area": _of("number", "segmentation: of the class with the largest area"),
+        "share": _of(["number", "null"], "probability or area, under its former name"),
         "classes": _of("array", items=_CLASS),
         "labels": _of("array", "label, probability, threshold, said", items=_of("object")),
-        "values": _of("object", "numbers by their column"),
-        "mask": _of("object", "of a segmenter: png (base64; red + 256 green is the class), colours"),
+        "values": _of("object", "numbers by column"),
+        "mask": _of("object", "segmentation: png (base64; red + 256 green is the class), colours"),
     },
 )
 EXPLAINED = _answer(
@@ -106,7 +106,7 @@ EXPLAINED = _answer(
     {
         "model": _TEXT,
         "picture": _of(["string", "null"], "what the model saw, a PNG as a data URI"),
-        "classes": _of("array", "the parts of the answer that have a share", items=_CLASS),
+        "classes": _of("array", "the parts of the answer with a share", items=_CLASS),
         "rows": _of("array", "name, text and share of all parts", items=_of("object")),
         "views": _of("array", items=_VIEW),
     },
@@ -114,13 +114,13 @@ EXPLAINED = _answer(
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: _answer(about, {"detail": {"type": "string"}})
     for status, about in {
-        400: "The form cannot be read.",
-        401: "A token is wanted.",
-        403: "Asked from another site or under another name.",
+        400: "The form cannot be parsed.",
+        401: "A token is required.",
+        403: "The request comes from another site or uses another host name.",
         408: "The upload took too long.",
         413: "Too many bytes or pixels.",
         415: "Not an image in a known format.",
         422: "A damaged image, or an option that does not exist.",
-        503: "Too many are waiting; Retry-After says when to try again.",
+        503: "Too many requests are waiting; Retry-After says when to try again.",
     }.items()
 }

@@ -72,7 +72,7 @@ def serve(
         raise ImportError(f"serving needs {error.name}; install it with pip install 'saccade[serve]'") from None
     paths = [targets] if isinstance(targets, (str, Path)) else list(targets)
     if not paths:
-        raise ValueError("no model was given; name one or more runs: saccade serve RUN")
+        raise ValueError("no model given; give one or more runs: saccade serve RUN")
     limits = Limits(
         max_bytes=max_bytes,
         max_pixels=max_pixels,
@@ -158,13 +158,13 @@ def run_server(app: "FastAPI", listener: socket.socket) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise ValueError(f"--port {port} was given; it must be from 0 to 65535; 0 picks a free one")
+        raise ValueError(f"--port {port}: it must be from 0 to 65535; 0 picks a free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=WAITING)
     except OSError as error:
         raise OSError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; give another with --port or --host"
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another with --port or --host"
         ) from None
 
 
@@ -184,8 +184,8 @@ def _announce(listener: socket.socket, app: "FastAPI", *, open_to_all: bool) -> 
     shown = f"[{host}]" if ":" in host else host
     if open_to_all:
         print(
-            f"saccade serve: WARNING: any machine that can reach {host} may send requests, without a token; "
-            f"set one with --token or the environment variable {TOKEN}",
+            f"saccade serve: WARNING: any machine that can reach {host} can send requests without a token; set one "
+            f"with --token or the environment variable {TOKEN}",
             file=sys.stderr,
             flush=True,
         )

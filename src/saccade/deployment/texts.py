@@ -74,8 +74,8 @@ class TextReader:
         missing = [name for name in self.columns if name.lower() not in known]
         if missing:
             raise ValueError(
-                f"{path} has the columns {', '.join(columns)}; the model was trained on {', '.join(self.columns)}: "
-                "rename them, or give lines"
+                f"{path} has the columns {', '.join(columns)}; the model was trained on {', '.join(self.columns)}; "
+                "rename the columns, or give lines"
             )
         rows = zip(*(columns[known[name.lower()]] for name in self.columns), strict=True)
         for number, texts in enumerate(rows, 1):
@@ -114,7 +114,7 @@ class QuestionReader:
                 continue
             shown, (image, tab, question) = name.replace("\t", " "), found.partition("\t")
             if not tab or not image.strip() or not question.strip():
-                raise ValueError(f"{shown!r} is no image with a question; {HOW}")
+                raise ValueError(f"{shown!r} is not an image with a question; {HOW}")
             yield shown, Path(image.strip()), question.strip()
 
 
@@ -143,7 +143,7 @@ def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
     while line := file.readline(LONGEST):
         number += 1
         if len(line) == LONGEST:
-            raise ValueError(f"line {number} of {name} has {LONGEST:,} bytes or more; write one text a line")
+            raise ValueError(f"line {number} of {name} has {LONGEST:,} bytes or more; write one text per line")
         # Invalid UTF-8 becomes surrogates, which are refused with the text's name.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape").rstrip("\r\n")
         if text.strip():
@@ -155,10 +155,10 @@ def read_text(fields: Mapping[str, str], predictor: Predictor) -> tuple[str, ...
     wanted = FIELDS[: len(predictor.spec.extra.get("columns", ["question"]))]
     missing = [name for name in wanted if not fields.get(name)]
     if missing:
-        raise Refusal(422, f"{predictor.name} reads {' and '.join(wanted)}; {' and '.join(missing)} has no letters")
+        raise Refusal(422, f"{predictor.name} reads {' and '.join(wanted)}; {' and '.join(missing)} is empty")
     extra = [name for name in FIELDS if fields.get(name) and name not in wanted]
     if extra:
-        raise Refusal(422, f"{predictor.name} reads one text; {extra[0]} was sent as well: leave it out")
+        raise Refusal(422, f"{predictor.name} reads one text; remove {extra[0]}")
     return tuple(fields[name] for name in wanted)
 
 

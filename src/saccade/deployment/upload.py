@@ -58,7 +58,9 @@ class _Parts:
 
     def on_part_begin(self) -> None:
         if len(self.found) == PARTS:
-            raise Refusal(400, f"the form has more than {PARTS} fields; send `file` and what the description names")
+            raise Refusal(
+                400, f"the form has more than {PARTS} fields; send `file` and the fields in the API description"
+            )
         self.found.append(_Part())
         self.in_headers, self.header_bytes = True, 0
 
@@ -95,7 +97,7 @@ def check_type(content_type: str) -> str:
         return kind
     raise Refusal(
         415,
-        f"a body of type {kind[:NAME] or 'nothing'} was given; send multipart/form-data with a field `file`, or the "
+        f"unsupported body type {kind[:NAME] or 'nothing'}; send multipart/form-data with a field `file`, or the "
         f"image itself as one of {', '.join(KINDS)}",
     )
 
@@ -116,14 +118,14 @@ def read_form(body: bytes, content_type: str) -> Form:
                 )
             most, size = TEXT_BYTES if name in FIELDS else FIELD_BYTES, len(part.data)
             if size > most:
-                raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; at most {most} are taken")
+                raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; the limit is {most}")
             fields[name] = _text(part.data).strip()
         elif image is not None:
-            raise Refusal(422, "the form has more than one field `file`; send one image in a request")
+            raise Refusal(422, "the form has more than one field `file`; send one image per request")
         else:
             kind = part.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in (*KINDS, *ALIASES, *UNSAID):
-                raise Refusal(415, f"`file` is of type {kind[:NAME]}; images are taken as {', '.join(KINDS)}")
+                raise Refusal(415, f"`file` is of type {kind[:NAME]}; supported image types are {', '.join(KINDS)}")
             image = EncodedImage(bytes(part.data), options.get("filename", "")[-NAME:] or "the image")
     if image is None and "text" not in fields:
         raise Refusal(
@@ -137,7 +139,7 @@ def _parse(body: bytes, boundary: bytes) -> list[_Part]:
     dashes = b"--" + boundary
     start = 0 if body.startswith(dashes) else body.find(b"\r\n" + dashes) + 2
     if start == 1:  # not found
-        raise Refusal(400, "the form does not hold the boundary it announces; send it again")
+        raise Refusal(400, "the form does not contain the boundary that its header declares; send it again")
     parts = _Parts()
     callbacks: Any = {name: getattr(parts, name) for name in dir(parts) if name.startswith("on_")}
     parser = MultipartParser(boundary, callbacks)
@@ -147,17 +149,17 @@ def _parse(body: bytes, boundary: bytes) -> list[_Part]:
     except FormParserError:
         if parts.in_headers:
             raise Refusal(
-                400, f"a field of the form has no end of its headers within {HEADER_BYTES} bytes; send it again"
+                400, f"the headers of a form field do not end within {HEADER_BYTES} bytes; send it again"
             ) from None
     if not parts.ended:
-        raise Refusal(400, "the form ends before its last boundary; it was cut on its way, send it again")
+        raise Refusal(400, "the form ends before its last boundary; it was truncated in transit: send it again")
     return parts.found
 
 
 def _boundary(content_type: str) -> bytes:
     encoded = _options(content_type).get("boundary", "").encode("latin-1", "replace")
     if not 0 < len(encoded) <= BOUNDARY_BYTES:
-        raise Refusal(400, "a form was announced without a boundary of 1 to 70 characters; send multipart/form-data")
+        raise Refusal(400, "the form has no boundary of 1 to 70 characters; send multipart/form-data")
     return encoded
 
 
@@ -212,4 +214,6 @@ class Decoder:
         try:
             return then(decode(image.data, name=image.name, max_pixels=self.limits.max_pixels))
         except MemoryError:
-            raise Refusal(503, "there is no memory for this image now; send a smaller one", retry_after=5) from None
+            raise Refusal(
+                503, "not enough memory for this image at the moment; send a smaller one", retry_after=5
+            ) from None

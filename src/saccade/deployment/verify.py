@@ -79,7 +79,7 @@ def gather(
         return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
     except (OSError, ValueError, ImportError):
         pass  # the run's data has moved: parity can be checked with any image, the loss cannot
-    return _evidence(open_data("").val, spec, "embedded images", limit)
+    return _evidence(open_data("").val, spec, "bundled images", limit)
 
 
 def calibration_images(
@@ -118,8 +118,8 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
     known = source.task == spec.task and set(source.outputs) == set(spec.outputs)
     if not known and find_task(spec.task).reader.reads != "image":
         raise ExportError(
-            f"an export is verified on samples of the model's task, which the {origin} are not; name a dataset with "
-            "--data"
+            f"an export is verified on samples of the model's task, but the {origin} are for another; give a dataset "
+            "with --data"
         )
     source = source.aligned(tuple(spec.outputs)) if known else source  # map to the model's outputs
     images, samples = [], []
@@ -130,7 +130,7 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
             else:
                 images.append(framing(source.read(int(index))))
     if not images and not samples:
-        raise ExportError(f"none of the {origin} can be read; name others with --data")
+        raise ExportError(f"none of the {origin} can be read; give other samples with --data")
     if not known:
         return Evidence(torch.stack(images), None, origin)
     batch = encode.collate(samples)
@@ -168,7 +168,7 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
             for part in parts:
                 want, got = eager(_framed(part, spec)), exported(part)
                 if want.shape != got.shape:
-                    raise ExportError(f"an answer of shape {got.shape} came back where {want.shape} was due")
+                    raise ExportError(f"the output has shape {got.shape}, expected {want.shape}")
                 difference = codec.gap(want, got)
                 worst = difference if math.isnan(difference) else max(worst, difference)
                 scale = max(scale, float(np.abs(want).max()))

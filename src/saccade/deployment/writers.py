@@ -117,7 +117,7 @@ class _PngFolder:
     def __init__(self, folder: str | Path, flag: str) -> None:
         self.folder, self.count = Path(folder).expanduser(), 0
         if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"{flag} {folder} is a file; name a folder for the images")
+            raise ValueError(f"{flag} {folder} is a file; choose a directory for the images")
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, image: Image.Image, stem: str) -> None:
@@ -287,9 +287,9 @@ def write_predictions(
     task, spec = predictions.task, predictions.spec
     presenter = task.presenter(spec)
     if masks is not None and not task.presenter.masks:
-        raise ValueError(f"--masks was given, but the task {task.name} predicts no masks; leave it out")
+        raise ValueError(f"--masks has no effect: the task {task.name} predicts no masks; remove it")
     if form == "coco" and not task.presenter.boxes:
-        raise ValueError(f"--form coco was given, but the task {task.name} predicts no boxes; use csv or jsonl")
+        raise ValueError(f"--form coco needs boxes, which the task {task.name} does not predict; use csv or jsonl")
     started = _started(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
@@ -315,18 +315,18 @@ def write_predictions(
 def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[str, Path | None]:
     """Return output format and file; the default format depends on the extension, the file is None for stdout."""
     if form is not None and form not in (*FORMS.values(), "coco"):
-        raise ValueError(f"form={form!r} was given; there are {', '.join(dict.fromkeys(FORMS.values()))}, coco")
+        raise ValueError(f"form={form!r}: expected one of {', '.join(dict.fromkeys(FORMS.values()))}, coco")
     if out is None or str(out) == "-":
         return form or "csv", None
     path = Path(out).expanduser()
     if path.is_dir():
-        raise ValueError(f"--out {out} is a folder; name a file")
+        raise ValueError(f"--out {out} is a directory; give a file name")
     if not path.parent.is_dir():
-        raise ValueError(f"--out {out} was given, but there is no directory {path.parent}; create it first")
+        raise ValueError(f"--out {out}: no such directory {path.parent}; create it first")
     form = form or FORMS.get(path.suffix.lower())
     if form is None:
         raise ValueError(
-            f"--out {out} was given; name a file that ends in .csv or .jsonl, or set the format with --form"
+            f"--out {out}: unknown file type; use a name that ends in .csv or .jsonl, or set the format with --form"
         )
     return form, path
 
@@ -337,6 +337,6 @@ def _started(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
     for first in stream:
         return chain((first,), stream)
     raise NoImages(
-        "no image was found; give files, a folder with files that end in .jpg, .png, ..., or - and names on "
-        "standard input"
+        "no image found; give files, a directory with files that end in .jpg, .png, ..., or - for names on standard "
+        "input"
     )

@@ -151,7 +151,7 @@ def describe_remaining(seconds: float, *, passes: float, back: float, attacked: 
     minutes = round(seconds * (passes + 3 * back) / 60)
     text = "less than a minute" if minutes < 1 else f"up to about {minutes} minute{'s' * (minutes > 1)}"
     what = "occlusions, corruptions and attacks" if attacked else "occlusions and corruptions"
-    return f"{text} for {what}; --limit asks about fewer samples"
+    return f"{text} for {what}; --limit evaluates fewer samples"
 
 
 def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: ProgressBars) -> np.ndarray:
@@ -164,7 +164,7 @@ def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: ProgressBars
             judge.take(CLEAN, batch, batch.get("image"))
             bars.advance(len(rng_keys))
     if not places:
-        raise EvaluationError("no sample can be read; `saccade data check` names them")
+        raise EvaluationError("no sample can be read; `saccade data check` lists the reasons")
     return np.concatenate(places)
 
 

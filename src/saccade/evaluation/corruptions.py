@@ -32,7 +32,7 @@ class Corruption:
     def strength(self, severity: int, side: int) -> float:
         """Return the strength of a severity for images of the given side."""
         if severity not in SEVERITIES:
-            raise ValueError(f"severity {severity} was given; severities are 1 to 5")
+            raise ValueError(f"severity {severity}: it must be from 1 to 5")
         share = min(math.log(side / SMALL) / math.log(LARGE / SMALL), 1.0)
         low, high = self.small[severity - 1], self.large[severity - 1]
         found = low ** (1 - share) * high**share
@@ -48,7 +48,7 @@ def corrupt(image: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.
         rng_key: random key of seed and image; name and severity are added.
     """
     if name not in CORRUPTIONS:
-        raise ValueError(f"there is no corruption {name!r}; there are {', '.join(CORRUPTIONS)}")
+        raise ValueError(f"no corruption {name!r}; available: {', '.join(CORRUPTIONS)}")
     found = CORRUPTIONS[name]
     random = np.random.default_rng([rng_key, list(CORRUPTIONS).index(name), severity])
     values = image.astype(np.float32) / 255

@@ -79,14 +79,14 @@ def evaluate(
     started = time.monotonic()
     options = read_options(labels=labels, subset=subset, epsilons=epsilons, steps=steps, restarts=restarts)
     if batch_size < 1 or resamples < 100:
-        raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
+        raise EvaluationError(f"batch_size={batch_size} and resamples={resamples}: they must be at least 1 and 100")
     named = [targets] if isinstance(targets, str | Path) else targets
     models = open_models(named, device=device, task=task, own=data is None)
     kind = JUDGES.get(models[0].spec.task, Judge)
     resamples = min(resamples, kind.resamples)
     if robust and models[0].loaded.task.reader.reads != "image":
         raise EvaluationError(
-            f"robust was given, but {models[0].name} does not read images alone; occlusions and corruptions need images"
+            f"robust: {models[0].name} does not read images only; occlusions and corruptions need images"
         )
     kind.check(models, options)
     if out is not None:
@@ -110,11 +110,11 @@ def evaluate(
             bars=bars,
         )
     numbers = [judge.numbers(seed=seed, resamples=resamples) for judge in judges]
-    asked = [f"asked as {task}"] if task is not None else []
+    asked = [f"task options: {task}"] if task is not None else []
     notes = [*(note for model in models for note in model.loaded.notes), *asked]
     notes += [*samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
     if robust and not kind.attackable:
-        notes.append("attacks were skipped: they need a classifier")
+        notes.append("attacks skipped: they need a classifier")
     first = judges[0]
     result = Evaluation(
         runs={judge.model.name: _evaluated(judge, found, source) for judge, found in zip(judges, numbers, strict=True)},
@@ -170,8 +170,8 @@ def _chosen(
     source, notes = samples.source, list(samples.notes)
     places = kind.answerable(source, options)
     if len(places) < len(source):
-        left = len(source) - len(places)
-        notes.append(f"{left} sample{'s' * (left != 1)} without a right answer left out")
+        unlabelled = len(source) - len(places)
+        notes.append(f"{unlabelled} sample{'s' * (unlabelled != 1)} without a label excluded")
     chosen = choose(source, places, limit=limit, seed=seed)
     if len(chosen) < len(places):
         notes.append(f"{len(chosen)} of {len(places)} samples, {kind.evenly} (seed {seed})")
@@ -232,7 +232,7 @@ def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example
     for condition in [*occlusions(model.spec.img_size), *corruptions(model.spec.in_chans)]:
         kinds.setdefault(condition.title, []).append(condition)
     shown = [found[len(found) // 2] for found in kinds.values()]
-    return (Example("as it is", plain), *(Example(c.title, c.change(plain, rng_key=rng_keys[0])) for c in shown))
+    return (Example("original", plain), *(Example(c.title, c.change(plain, rng_key=rng_keys[0])) for c in shown))
 
 
 def _bad_notes(bad: dict[str, Fault]) -> list[str]:

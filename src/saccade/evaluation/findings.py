@@ -85,7 +85,7 @@ class Findings:
     def run(self, name: str | None = None) -> Evaluated:
         """Return a run by name; default: the first."""
         if name is not None and name not in self.runs:
-            raise KeyError(f"there is no run {name!r}; there are {', '.join(self.runs)}")
+            raise KeyError(f"no run {name!r}; runs: {', '.join(self.runs)}")
         return self.runs[name or self.reference]
 
     def metrics(self, name: str | None = None) -> dict[str, float]:
@@ -98,4 +98,4 @@ class Findings:
         for found in self.differences:
             if found.run == name and found.metric == metric:
                 return found
-        raise KeyError(f"there is no difference of {metric!r} between {name!r} and {self.reference!r}")
+        raise KeyError(f"no difference in {metric!r} between {name!r} and {self.reference!r} was computed")

@@ -55,14 +55,14 @@ class Judge:
         first = models[0]
         if options.labels is not None or options.subset is not None:
             raise EvaluationError(
-                f"labels or a subset of classes were given, and {first.name} was trained for the task "
-                f"{first.spec.task}; they are for models that answer with a class: leave them out"
+                f"labels and subsets of classes are for classifiers, but {first.name} was trained for the task "
+                f"{first.spec.task}; remove them"
             )
         for other in models[1:]:
             if other.spec.outputs != first.spec.outputs:
                 raise EvaluationError(
-                    f"{first.name} answers with {abbreviate(first.spec.outputs)} and {other.name} with "
-                    f"{abbreviate(other.spec.outputs)}; runs side by side answer the same question: evaluate them one "
+                    f"{first.name} predicts {abbreviate(first.spec.outputs)} and {other.name} predicts "
+                    f"{abbreviate(other.spec.outputs)}; compared runs must have the same outputs: evaluate them one "
                     "by one"
                 )
 

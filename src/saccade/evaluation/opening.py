@@ -61,7 +61,7 @@ class EvaluatedModel:
 
     def _finite(self, output: Tensor) -> Tensor:
         if not output.isfinite().all():
-            raise EvaluationError(f"{self.name} answers with what is no number; its training diverged")
+            raise EvaluationError(f"{self.name} returns non-finite values; its training diverged")
         return output
 
 
@@ -90,7 +90,7 @@ def open_models(
         own: whether the runs' own validation samples are used, which are read as in training.
     """
     if not targets:
-        raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
+        raise EvaluationError("nothing to evaluate; give a run directory, weights or the name of a timm model")
     known = [find_target(target) for target in targets]  # find all of them before the first is opened
     open_device(device)
     found: list[EvaluatedModel] = []
@@ -103,7 +103,7 @@ def open_models(
         asked_as = usual if task is None else combine(usual, task) or usual
         choice = choose_task(asked_as)
         if choice.kind is not loaded.task:
-            raise EvaluationError(f"task={task} was given, and {target} was trained for the task {loaded.spec.task}")
+            raise EvaluationError(f"task={task}, but {target} was trained for the task {loaded.spec.task}")
         given = [] if task is None else list(texts_of(task))
         _refuse_idle(choice, given, own=own)
         options = choice.options
@@ -119,7 +119,7 @@ def open_models(
         if other.spec.task != found[0].spec.task:
             raise EvaluationError(
                 f"{found[0].name} was trained for the task {found[0].spec.task} and {other.name} for "
-                f"{other.spec.task}; runs side by side answer the same question: evaluate them one by one"
+                f"{other.spec.task}; compared runs must have the same task: evaluate them one by one"
             )
     return found
 
@@ -129,15 +129,14 @@ def _refuse_idle(choice: TaskChoice, given: Sequence[str], *, own: bool) -> None
     asked, read = choice.kind.asked_by, choice.kind.reader.read_by
     for name in given if asked is not None else ():
         if name not in (*(asked or ()), *read):
-            some = ", ".join((*(asked or ()), *read)) or "none"
+            allowed = ", ".join((*(asked or ()), *read)) or "none"
             raise EvaluationError(
-                f"the option {name} of the task {choice} was given, and no trained model is asked by it; those that "
-                f"are: {some}"
+                f"the option {name} of the task {choice} has no effect on a trained model; options that have: {allowed}"
             )
         if own and name in read:
             raise EvaluationError(
-                f"the option {name} of the task {choice} was given, which says how samples are read; a run's own are "
-                "read as in its training: name others by --data, or leave it out"
+                f"the option {name} of the task {choice} controls how samples are read, and a run's own samples are "
+                "read as in its training; give other samples with --data, or remove it"
             )
 
 
@@ -151,7 +150,7 @@ def open_set(
         columns: column mapping of a list; default: that of the runs' training.
     """
     if columns is not None and data is None:
-        raise EvaluationError(f"columns={columns} was given without a list; give it with --data")
+        raise EvaluationError(f"columns={columns} has no effect without a list; give one with --data")
     if data is not None:
         named = _trained_columns(models, data) if columns is None else parse_columns(columns)
         _, opened = open_samples(models[0].asked_as, DataConfig(path=data, val=data, columns=named))
@@ -160,8 +159,8 @@ def open_set(
     for model, found in zip(models[1:], own[1:], strict=True):
         if found.fingerprint != own[0].fingerprint:
             raise EvaluationError(
-                f"{models[0].name} was validated on {len(own[0].source)} samples of {own[0].name}, {model.name} "
-                f"on {len(found.source)} others of {found.name}; give a dataset for all of them with --data"
+                f"{models[0].name} was validated on {len(own[0].source)} samples of {own[0].name}, {model.name} on "
+                f"{len(found.source)} different samples of {found.name}; give a dataset for all runs with --data"
             )
     notes = dict.fromkeys(note for found in own for note in found.notes)
     return EvaluatedSet(own[0].source, own[0].name, own[0].fingerprint, tuple(notes))
@@ -173,7 +172,7 @@ def _trained_columns(models: Sequence[EvaluatedModel], data: str) -> dict[str, s
     other = next((columns for columns in found if columns != found[0]), None)
     if other is not None:
         raise EvaluationError(
-            f"the runs were trained on other columns of a list than each other ({found[0] or 'none named'} and "
+            f"the runs were trained on different columns of a list ({found[0] or 'none named'} and "
             f"{other or 'none named'}); give --columns"
         )
     return found[0] if found else {}
@@ -186,8 +185,8 @@ def _own_set(model: EvaluatedModel) -> EvaluatedSet:
     choice, data = open_samples(config.task, config.data)
     if choice.kind is not model.loaded.task:
         raise EvaluationError(
-            f"{model.name} was trained for the task {model.spec.task}, and {data.name} is now a set for {choice}; give "
-            "samples of its task with --data"
+            f"{model.name} was trained for the task {model.spec.task}, but {data.name} is now a dataset for "
+            f"{choice}; give samples of its task with --data"
         )
     fingerprint, notes = data.val.fingerprint(), list(data.notes)
     stored = model.run.summary().get("validation", {}).get("fingerprint") if model.run.finished() else None
@@ -195,8 +194,8 @@ def _own_set(model: EvaluatedModel) -> EvaluatedSet:
         notes.append(f"{model.name} does not record which samples it was validated on")
     elif stored != fingerprint:
         notes.append(
-            f"{model.name} was validated on other samples than {data.name} now gives (fingerprint {stored[:12]} "
-            f"against {fingerprint[:12]}); some of these may have been trained on"
+            f"{model.name} was validated on different samples than {data.name} now has (fingerprint {stored[:12]} "
+            f"against {fingerprint[:12]}); some of these may have been used for training"
         )
     return EvaluatedSet(data.val, data.name, fingerprint, tuple(notes))
 
@@ -206,7 +205,7 @@ def choose(source: Source, places: np.ndarray, *, limit: int | None, seed: int) 
     if limit is None or limit >= len(places):
         return places
     if limit < 1:
-        raise EvaluationError(f"limit {limit} was given; give at least 1, or none for all samples")
+        raise EvaluationError(f"limit {limit}: it must be at least 1; omit it for all samples")
     keys = np.array([identity(source.name(int(place)), seed) for place in places], dtype=np.int64)
     strata = source.targets.strata()[places]
     order = np.lexsort((keys, strata))

@@ -64,26 +64,28 @@ def _next(result: Findings) -> Section:
     place = shlex.quote(result.run().target)
     reads = TASKS.find(result.task).reader.reads
     explained = {
-        "image": {f"saccade explain {place} IMAGE.jpg": "where it looked in an image"},
+        "image": {f"saccade explain {place} IMAGE.jpg": "where the model looks in an image"},
         "text": {f'saccade explain {place} "A text."': "which words counted"},
     }
     all_of_them = " ".join(shlex.quote(run.target) for run in result.runs.values())
     others = {} if len(result.runs) > 1 else {f"saccade evaluate {place} OTHER_RUN": "side by side with another run"}
-    served = {f"saccade serve {all_of_them}": "a page to ask them" if len(result.runs) > 1 else "a page to ask it"}
+    served = {
+        f"saccade serve {all_of_them}": "a web page to try them" if len(result.runs) > 1 else "a web page to try it"
+    }
     commands = explained.get(reads, {}) | others | served
     if reads == "image" and not result.settings["robust"]:
-        commands = {f"saccade evaluate {all_of_them} --robust": "noise, occlusion and attacks as well"} | commands
+        commands = {f"saccade evaluate {all_of_them} --robust": "also noise, occlusion and attacks"} | commands
     return next_section(commands)
 
 
 def _lead(result: Findings) -> Html:
     rows = [(spec.title, metric, spec) for metric, spec in result.specs.items()]
     sizes = ["Parameters", *(f"{run.parameters / 1e6:.2f} million" for run in result.runs.values())]
-    caption = f"{result.samples:,} samples; with each number its 95% interval over samples of this kind"
+    caption = f"{result.samples:,} samples; each number with its 95% confidence interval over samples of this kind"
     notes = [tag("li", shorten(note, 400)) for note in result.notes]
     return join(
         paragraph(class_sentence(result) if result.run().reliability else _sentence(result), class_="lead"),
-        number_table(result, "Number", rows, caption=caption, more=[sizes]),
+        number_table(result, "Metric", rows, caption=caption, more=[sizes]),
         tag("ul", *notes, class_="note") if notes else None,
     )
 
@@ -95,7 +97,7 @@ def _sentence(result: Findings) -> str:
     text = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
     text += f" ({interval_text(found, spec)})"
     if mean in first.metrics:
-        text += f", and of {spec.show(first.metrics[mean].value)} on corrupted samples"
+        text += f", and {spec.show(first.metrics[mean].value)} on corrupted samples"
     text += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
     for name in list(result.runs)[1:]:
         text += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
@@ -105,7 +107,7 @@ def _sentence(result: Findings) -> str:
 def _verdict(found: ResampledDifference, result: Findings) -> str:
     spec = result.specs[found.metric]
     better = "better" if (found.value > 0) == spec.larger_is_better else "worse"
-    sure = f"{better} by more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
+    sure = f"significantly {better}" if is_sure(found.low, found.high) else "no significant difference"
     return f"{change(found.value, spec)}, {sure} ({change_interval(found, spec)})"
 
 
@@ -115,10 +117,11 @@ def _difference_section(result: Findings) -> Section | None:
         return None
     counted = any(found.p_value is not None for found in result.differences)
     about = (
-        f"Against {shorten(result.reference, NAME)}, over the same samples. An interval that does not hold zero "
-        "is more than the choice of samples explains; another training of the same model may still differ."
+        f"Compared with {shorten(result.reference, NAME)}, over the same samples. If an interval does not contain "
+        "zero, the choice of samples alone is an unlikely explanation; another run of the same model may still "
+        "differ."
     )
-    about += " p is McNemar's exact test, not corrected for the number of lines." if counted else ""
+    about += " p is from McNemar's exact test, not corrected for the number of rows." if counted else ""
     show = _difference_chart if result.primary.share else _difference_table
     return Section("differences", "Differences", join(paragraph(about), *(show(result, name) for name in others)))
 
@@ -135,9 +138,9 @@ def _difference_chart(result: Findings, name: str) -> Html:
         rows,
         title=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
         x_label="Difference in percentage points",
-        name_label="Number",
+        name_label="Metric",
         value_label="Difference, 95% interval",
-        remark_label="Right for one alone",
+        remark_label="Correct in one run only",
         percent=True,
     )
 
@@ -151,7 +154,7 @@ def _difference_table(result: Findings, name: str) -> Html:
             text = number_cell(change(found.value, spec), change_interval(found, spec))
             rows.append([spec.title, text, "higher" if spec.larger_is_better else "lower"])
     return table(
-        ["Number", "Difference, 95% interval", "Better when"],
+        ["Metric", "Difference, 95% interval", "Better when"],
         rows,
         caption=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
         numeric=(1,),
@@ -163,15 +166,16 @@ def _method_section(result: Findings) -> Section:
     some, least = (fewer(result.samples, resamples, condition=one) for one in (False, True))
     whole = [spec.words for spec in result.specs.values() if spec.statistic is not None]
     lines = [
-        f"Intervals: 95% percentiles over {resamples:,} resamples of the samples, the same ones for every run and "
-        "number, so that differences are paired. Where all samples agree, Wilson's interval.",
-        f"Numbers that are made of all samples together ({', '.join(whole)}) are computed for the first {some:,} of "
-        f"the resamples, and under conditions for the first {least:,}."
+        f"Intervals: 95% percentile bootstrap with {resamples:,} resamples of the samples, the same for every run "
+        "and metric, so that differences are paired. If all samples agree, Wilson's interval.",
+        f"Metrics that are not means over samples ({', '.join(whole)}) are computed for the first {some:,} "
+        f"resamples, and under perturbations for the first {least:,}."
         if whole and least < resamples
         else "",
-        "They speak about other samples of the same kind, not about other trainings of the same model.",
+        "They cover other samples of the same kind, not other runs of the same model.",
         ABOUT if result.run().reliability else "",
-        "Corruptions are drawn by seed and sample's name, in bytes; the kinds follow ImageNet-C, the code is its own.",
+        "Corruptions are drawn from the seed and the name of the sample, on 8-bit values; the kinds follow "
+        "ImageNet-C, in an independent implementation.",
         f"Samples: {result.data}, fingerprint {result.fingerprint[:12]}.",
     ]
     return Section("method", "How it was measured", tag("ul", *(tag("li", line) for line in lines if line)))

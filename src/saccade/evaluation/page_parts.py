@@ -82,7 +82,7 @@ def corruption_section(result: Findings) -> Section:
     shown = result.specs[mean]
     present = [name for name in CORRUPTIONS if f"corruption.{name}" in result.run().metrics]
     rows = [(name.replace("_", " "), f"corruption.{name}", shown) for name in present]
-    rows.append((tag("strong", "all of them"), mean, shown))
+    rows.append((tag("strong", "all"), mean, shown))
     numbers = number_table(result, "Mean over severities", rows, caption=f"{spec.title} with its 95% interval")
     charts = [
         _levels(result, [f"corruption.{name}.{s}" for s in SEVERITIES], SEVERITIES, name.replace("_", " "), "severity")
@@ -94,7 +94,7 @@ def corruption_section(result: Findings) -> Section:
         join(
             paragraph(
                 f"{spec.title} on corrupted images: five severities of each kind; every run sees the same draws. In "
-                "the charts, severity 0 is the image as it is."
+                "the charts, severity 0 is the original image."
             ),
             numbers,
             _gallery(result),
@@ -113,7 +113,7 @@ def occlusion_section(result: Findings) -> Section:
     if any(key in result.run().metrics for key in shuffled):
         charts.append(_levels(result, shuffled, PIECES, "patch shuffle", "pieces along a side", start=1.0))
     about = (
-        f"Parts made black, or put in random order. The first point of each line is the clean {result.primary.words}."
+        f"Parts blacked out, or put in random order. The first point of each line is the clean {result.primary.words}."
     )
     return Section("occlusions", "Occlusion and shuffling", join(paragraph(about), grid(*charts)))
 

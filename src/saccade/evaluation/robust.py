@@ -118,7 +118,7 @@ def shuffle_patches(image: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarr
     height, width, channels = image.shape
     h, w = height // pieces, width // pieces
     if not (h and w):
-        raise ValueError(f"{pieces} pieces along a side were asked of an image of {height} x {width} pixels")
+        raise ValueError(f"cannot cut an image of {height} x {width} pixels into {pieces} pieces along a side")
     top, left = (height - h * pieces) // 2, (width - w * pieces) // 2
     inner = slice(top, top + h * pieces), slice(left, left + w * pieces)
     cells = image[inner].reshape(pieces, h, pieces, w, channels).swapaxes(1, 2).reshape(-1, h, w, channels)

@@ -59,9 +59,9 @@ def race(names: list[str], setting: Setting) -> dict[str, Timing]:
         A timing for each name, in order.
     """
     if setting.mode not in MODES:
-        raise ValueError(f"mode {setting.mode!r} was given; allowed are {', '.join(MODES)}")
+        raise ValueError(f"mode {setting.mode!r}: expected one of {', '.join(MODES)}")
     if setting.precision not in PRECISIONS:
-        raise ValueError(f"precision {setting.precision!r} was given; allowed are {', '.join(PRECISIONS)}")
+        raise ValueError(f"precision {setting.precision!r}: expected one of {', '.join(PRECISIONS)}")
     steps = {name: TimedStep(name, setting) for name in names}
     peaks = {name: peak_memory(step, setting.device) for name, step in steps.items()}  # also the warm-up
     counts = {name: repeats_in(step, setting) for name, step in steps.items()}
@@ -87,7 +87,7 @@ def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
     listed below the table.
     """
     lines = [
-        "| mode | engine | batch | size | model | images/s | spread | ratio | peak MiB, weights apart | ratio |",
+        "| mode | engine | batch | size | model | images/s | spread | ratio | peak MiB, without weights | ratio |",
         "| --- | --- | --: | --: | --- | --: | --: | --: | --: | --: |",
     ]
     for setting, timings in results:

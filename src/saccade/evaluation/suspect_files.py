@@ -45,19 +45,21 @@ def _page(found: Suspects, table: Path) -> str:
     shown = [_figure(one, found.source) for one in found.suspects[:SHOWN]]
     rest = len(found.suspects) - len(shown)
     more = paragraph(f"{rest} more are in {table.name}") if rest > 0 else None
-    how = f"Every image was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
+    how = f"Every image was predicted by {found.trainings} run{'s' * (found.trainings != 1)} not trained on it. "
     lead = paragraph(f"{found.sentence[:1].upper()}{found.sentence[1:]}.", class_="lead")
     kind = "Labels that are probably wrong"
     if not found.suspects:
-        next_ = next_section({f"saccade data check {shlex.quote(found.data.name)}": "what else may spoil a training"})
+        next_ = next_section(
+            {f"saccade data check {shlex.quote(found.data.name)}": "check for other problems of the dataset"}
+        )
         return render_page(found.data.name, [Section("how", "How", paragraph(how)), next_], kind=kind, lead=lead)
     how += (
-        f"Correct the column label of {table.name}: it holds the class that is most probable; a row taken out leaves "
-        "its label as it is."
+        f"Correct the column label of {table.name}: it contains the most probable class; removing a row keeps the "
+        "label of that image."
     )
     asked = f"saccade data check --answers {shlex.quote(found.answers)} --out {shlex.quote(str(table.parent))}"
     commands = {
-        f"{asked} --fix corrected.csv": "the set's list with the labels as corrected",
+        f"{asked} --fix corrected.csv": "the dataset's list with the corrected labels",
         "saccade train corrected.csv": "train on it",
     }
     sections = [
@@ -81,18 +83,18 @@ def _figure(one: Suspect, source: Source) -> Html:
 def read_corrections(file: Path, source: Source) -> dict[int, int]:
     """Read the corrected table, which may be shortened; return classes by sample index."""
     if not file.is_file():
-        raise ConfigError(f"there is no {file}; write it with saccade data check --answers, and correct it")
+        raise ConfigError(f"{file} does not exist; create it with saccade data check --answers, and correct it")
     known = {name: place for place, name in enumerate(source.outputs)}
     found = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:
         for number, row in enumerate(csv.DictReader(opened, delimiter=find_delimiter(opened, file)), start=2):
             place, label = row.get("place") or "", (row.get("label") or "").strip()
             if not place.isdecimal() or int(place) >= len(source) or source.name(int(place)) != row.get("name"):
-                raise ConfigError(
-                    f"{file}, line {number}: place {place!r} and name {row.get('name')!r} are no sample's"
-                )
+                raise ConfigError(f"{file}, line {number}: no sample has place {place!r} and name {row.get('name')!r}")
             if label not in known:
-                raise ConfigError(f"{file}, line {number}: {label!r} is no class; there are {', '.join(known)}")
+                raise ConfigError(
+                    f"{file}, line {number}: {label!r} is not a class; the classes are {', '.join(known)}"
+                )
             found[int(place)] = known[label]
     return found
 
@@ -100,7 +102,7 @@ def read_corrections(file: Path, source: Source) -> dict[int, int]:
 def fix_labels(found: Suspects, table: Path, out: Path) -> int:
     """Write a list (.csv), or an archive (.npz) for arrays, with corrected labels; return the number of changes."""
     if out.exists():
-        raise ConfigError(f"{out} is there already; name another file")
+        raise ConfigError(f"{out} already exists; choose another file name")
     corrections = read_corrections(table, found.source)
     source = found.source
     labels = source.labels.copy()
@@ -110,12 +112,12 @@ def fix_labels(found: Suspects, table: Path, out: Path) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     if array is not None:
         if out.suffix != ".npz":
-            raise ConfigError(f"{out} was given; the images are in an array, so that a corrected set is an .npz file")
+            raise ConfigError(f"{out}: the images are in an array, so the corrected dataset must be an .npz file")
         with whole_file(out) as draft, draft.open("wb") as file:
             np.savez(file, x_train=array, y_train=labels, classes=np.array(source.outputs))
         return changed
     if out.suffix != ".csv" or not isinstance(source, FileSource):
-        raise ConfigError(f"{out} was given; a corrected list is a .csv file, of images that are files")
+        raise ConfigError(f"{out}: a corrected list is a .csv file, and needs images in files")
     data = found.data
     parts: list[tuple[Source, str, np.ndarray]] = [(source, "train", labels)]
     if data.whole is None and isinstance(data.train, Source):  # the suspects are from the held-out part

@@ -57,16 +57,17 @@ class Suspects:
     def sentence(self) -> str:
         """The result in a sentence."""
         count = len(self.suspects)
-        share = f"about {self.noise:.1%} of the {self.samples:,} labels are wrong by what the models say"
+        share = f"about {self.noise:.1%} of the {self.samples:,} labels are wrong according to the models"
         poor = (
-            f". Do not rely on this: the answers agree with {self.agreement:.0%} of the labels, and so poor ones speak "
-            "of the model more than of the labels; train a better one first, such as from --pretrained weights"
+            f". Do not rely on this: the predictions agree with only {self.agreement:.0%} of the labels, which says "
+            "more about the models than about the labels; train a better model first, such as from --pretrained "
+            "weights"
         ) * (self.agreement < SOUND)
         if not count:
             return f"no label is more probably wrong than right; {share}{poor}"
         return (
-            f"{count:,} labels are more probably wrong than right ({share}); of these about {self.precision:.0%} are, "
-            f"and they are about {self.recall:.0%} of all wrong ones{poor}"
+            f"{count:,} labels are more probably wrong than right ({share}); about {self.precision:.0%} of these are "
+            f"expected to be wrong, which would be about {self.recall:.0%} of all wrong labels{poor}"
         )
 
 
@@ -84,25 +85,25 @@ def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "") -
         kept = _arm_files(folder / OUT_OF_FOLD, arm)
         settings = next(iter(sorted((folder / "runs").glob("*/seed-*/config.yaml"))), None)
         if settings is None:
-            raise RunError(f"{folder} has answers and no runs; give the folder as it was written")
+            raise RunError(f"{folder} has predictions but no runs; give the complete directory of the comparison")
         config = Run.open(settings.parent).config()
     else:
         if (folder / "comparison.json").exists():
             raise RunError(
-                f"{folder} is a comparison without folds, which keeps no answers to all samples; give one of its runs, "
-                f"such as {folder}/runs/ARM/seed-0, or compare with --folds 5"
+                f"{folder} is a comparison without folds, which has no predictions for all samples; give one of its "
+                f"runs, such as {folder}/runs/ARM/seed-0, or compare with --folds 5"
             )
         run = Run.open(folder)
         config, kept = run.config(), [run.predictions_file]
     parts = [read_tensors(file) for file in kept]
     if not all({"place", "label", "logits"} <= part.keys() for part in parts):
-        raise RunError(f"{folder} keeps no logits of classes; labels are looked at where samples have one class each")
+        raise RunError(f"{folder} has no logits of classes; labels can only be checked if each sample has one class")
     config = overlay(config, {"data.path": data} if data else {})
     _, opened = open_samples(config.task, config.data)
     source = opened.whole if opened.whole is not None and (folder / OUT_OF_FOLD).is_dir() else opened.val
     places, labels, logits = _joined(parts)
     if len(places) and (places[-1] >= len(source) or not np.array_equal(source.labels[places], labels)):
-        raise RunError(f"the labels of {config.data.path} are others than when {folder} was made; train it again")
+        raise RunError(f"the labels of {config.data.path} have changed since {folder} was trained; train it again")
     shares, temperature, noise = fit(logits, labels)
     wrong = posterior(shares, labels, noise)
     listed = np.flatnonzero(wrong >= CUT)
@@ -173,7 +174,7 @@ def _arm_files(folder: Path, arm: str | None) -> list[Path]:
     for file in sorted(folder.glob("*-seed-*.safetensors")):
         arms.setdefault(file.name.rpartition("-seed-")[0], []).append(file)
     if not arms or (arm is not None and arm not in arms):
-        raise RunError(f"{folder} has answers of {', '.join(arms) or 'nobody'}; {arm or 'some'} was asked for")
+        raise RunError(f"{folder} has predictions of {', '.join(arms) or 'no arm'}; {arm or 'an arm'} was requested")
     if arm is not None:
         return arms[arm]
 

@@ -25,7 +25,7 @@ from .maps import AttentionMap, measure
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.bmm)
 WHOLE = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # hooks disable their fast path
-NO_ATTENTION = {SlotMixer: "the clustering of a map into slots", Nominator: "the shares of a nomination"}
+NO_ATTENTION = {SlotMixer: "the clustering of a map into slots", Nominator: "the scores of a nomination"}
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _Recorder(TorchFunctionMode):
         made = self.products[owner] if self.products else set()
         known = self.running and isinstance(self.running[owner][1], tuple(NO_ATTENTION))
         if not known and (x.shape[-2], x.shape[-1]) not in made:
-            self.other(result.shape, "a softmax of something else than a product of two tensors")
+            self.other(result.shape, "a softmax of something other than a product of two tensors")
             return
         weights = result.detach()
         self.note(tuple(result.shape), lambda begin, end: weights[..., begin:end, :].float(), fused=False)
@@ -153,7 +153,7 @@ class _Recorder(TorchFunctionMode):
             return
         axes = split_axes(shape, batch=self.layers.batch, heads=count_heads(module))
         if axes is None:
-            self.other(shape, f"a map whose axes are not understood (batch {self.layers.batch})")
+            self.other(shape, f"a map with unknown axes (batch size {self.layers.batch})")
             return
         slots = any(isinstance(outer, SlotMixer) for _, outer in self.running)
         grid = self.layers.locate(name, module, MapShape(axes.windows, shape[-2], shape[-1]), slots=slots)
@@ -176,11 +176,11 @@ class _Recorder(TorchFunctionMode):
             if isinstance(module, kind):
                 return what
         if attends_channels(module):
-            return "attention among channels, not among tokens"
+            return "attention over channels, not over tokens"
         tokens, width = self.layers.entered.get(id(module), (0, 0))
         heads = math.prod(shape[1:-2]) if len(shape) > 3 else 1
         if shape[-1] == shape[-2] != tokens and shape[-1] * heads == width:
-            return "attention among channels, not among tokens"
+            return "attention over channels, not over tokens"
         return None
 
     def other(self, shape: Sequence[int], what: str) -> None:

@@ -63,7 +63,7 @@ def read_weights(place: Path) -> dict[str, Tensor]:
     try:
         tensors, _ = read_state(place, only=(WEIGHTS, AVERAGE))
     except StateError as error:
-        raise CheckpointError(f"{place} is no state of a run that can be read: {error}") from error
+        raise CheckpointError(f"{place} is not a readable state of a run: {error}") from error
     weights = {
         name.removeprefix(prefix): tensor
         for prefix in (WEIGHTS, AVERAGE)
@@ -71,7 +71,7 @@ def read_weights(place: Path) -> dict[str, Tensor]:
         if name.startswith(prefix)
     }
     if not weights:
-        raise CheckpointError(f"{place} holds no weights of a model")
+        raise CheckpointError(f"{place} contains no model weights")
     return weights
 
 
@@ -93,9 +93,9 @@ def _steps(run: Path, epochs: Sequence[int], ends: dict[int, int]) -> set[int]:
     missing = [epoch for epoch in epochs if epoch not in found]
     if missing:
         raise ValueError(
-            f"epochs={list(epochs)} were given; {run} kept the weights at the end of epochs "
-            f"{', '.join(map(str, sorted(found))) or 'none'}. To keep more, train with keep.states and "
-            "keep.every_steps (the steps of an epoch)"
+            f"epochs={list(epochs)}: {run} kept the weights at the end of epochs "
+            f"{', '.join(map(str, sorted(found))) or 'none'}. To keep more, train with a higher keep.states and with "
+            "keep.every_steps set to the steps of an epoch"
         )
     return {found[epoch] for epoch in epochs}
 
@@ -107,6 +107,6 @@ def _same(model: nn.Module, other: nn.Module) -> bool:
 
 def _kept(models: Sequence[tuple[str, nn.Module]]) -> str:
     if len(models) == 1:
-        return "This run kept nothing but its last weights; train with a higher keep.states to see how they came about."
+        return "This run kept only its last weights; train with a higher keep.states to see how they developed."
     names = ", ".join(name for name, _ in models)
-    return f"This run kept {names}; a run with a higher keep.states keeps more."
+    return f"This run kept {names}; a higher keep.states keeps more."

@@ -117,7 +117,10 @@ def montage(
         captions: a short text above each image.
     """
     if not images or (captions is not None and len(captions) != len(images)):
-        raise ValueError(f"{len(images)} images and {len(captions or ())} captions; give one or more, one caption each")
+        raise ValueError(
+            f"got {len(images)} images and {len(captions or ())} captions; give at least one image, with one caption "
+            "each"
+        )
     columns = min(columns or len(images), len(images))
     rows = -(-len(images) // columns)
     head = CAPTION if captions is not None else 0

@@ -89,8 +89,8 @@ def explain(
         of_images |= {"heads": heads if heads != "mean" else None, "estimator": None if estimator == "unbiased" else ""}
         if unread := [name for name, value in of_images.items() if value is not None]:
             raise ValueError(
-                f"{', '.join(unread)} {'were' if unread[1:] else 'was'} given and the model reads words: they are for "
-                "images, leave them out"
+                f"{', '.join(unread)} {'apply' if unread[1:] else 'applies'} to images only, and this model reads "
+                f"texts; remove {'them' if unread[1:] else 'it'}"
             )
         given: Any = {"views": views, "layers": layers, "device": device, "progress": progress, "method": method}
         if opened is None:
@@ -99,7 +99,7 @@ def explain(
         found = explain_texts(opened.model, images, **shared, **given)  # type: ignore[arg-type]
         return replace(found, model=opened.name, target=str(model))
     if method != "gradient":
-        raise ValueError(f"method={method} was given, which is for words, and the model reads images: leave it out")
+        raise ValueError(f"method={method} is for models that read texts, and this model reads images; remove it")
     tell = progress or (lambda _: None)
     chosen = choose_views(views)
     named = read_images(images)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def explain(
                 (view,) = kind.make(request)
                 explained = [replace(one, views=[*one.views, view]) for one in explained]
     if layers is not None and not any(view.figures for sample in explained for view in sample.views):
-        raise ValueError(f"no view has a figure of {', '.join(layers)}; leave layers= out to see which layers have one")
+        raise ValueError(f"no view has a figure of {', '.join(layers)}; omit layers= to see which layers have one")
     name = None if other is None else other.name
     target = None if isinstance(model, nn.Module) else str(model)
     return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.presenter.outputs_key, target)
@@ -146,7 +146,7 @@ def _explain(
     assert loaded is not None
     framed = torch.stack([loaded.frame(pixels) for _, pixels in named])
     images, pixels = loaded.normalize(framed), [to_pixels(one) for one in framed]
-    tell("listening to the model")
+    tell("recording the model")
     captured, recorded = _run(loaded, images)
     answers = _name(loaded, captured, len(images))
     request = replace(request, count=len(images), images=images, pixels=pixels, answers=answers)
@@ -195,9 +195,9 @@ def _run(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Recorded]:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"{loaded.name} could not be run on images of {tuple(images.shape)} ({type(error).__name__}: "
-                f"{str(error)[:200]}); a model is explained by calling it with a batch of images: if it wants them "
-                "otherwise, say so by shape="
+                f"{loaded.name} could not be run on images of shape {tuple(images.shape)} ({type(error).__name__}: "
+                f"{str(error)[:200]}); a model is explained by calling it with a batch of images: if it expects "
+                "other ones, describe them with shape="
             ) from error
 
 
@@ -243,7 +243,7 @@ def explain_texts(
     check_layers(model, layers)
     listed: list[Any] = [texts] if isinstance(texts, str | Tensor | Mapping) else list(texts)
     if not listed:
-        raise ValueError("no text was given; give at least one")
+        raise ValueError("no text given; give at least one")
     if device is not None:
         model = model.to(open_device(device))
     on = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))

@@ -112,16 +112,16 @@ class Layers:
         block = next((block for block in blocks if f"{name}.".startswith(f"{block.path}.")), None)
         path = None if block is None else block.path
         if slots:
-            return TokenGrid("slots", path, trouble="slots lie nowhere in the image")
+            return TokenGrid("slots", path, trouble="slots have no position in the image")
         kind: Kind = "windows" if shape.windows > 1 else "tokens"
         if self.reordered:
-            return TokenGrid(kind, path, trouble="its tokens are not kept in rows and columns")
+            return TokenGrid(kind, path, trouble="its tokens do not stay in rows and columns")
         if self.size is None or (self.host is not None and self.host.text):
-            return TokenGrid(kind, path, trouble="words have no place in an image")
+            return TokenGrid(kind, path, trouble="words have no position in an image")
         if self.objects and (shape.keys == self.objects or _grid(shape.keys - self.objects, (0, 1), self.size)[1]):
-            return TokenGrid(kind, path, trouble="tokens that ask for objects are among its keys, and lie nowhere")
+            return TokenGrid(kind, path, trouble="its keys include object queries, which have no position in the image")
         if overlaps_windows(module) or (kind == "windows" and shape.queries != shape.keys):
-            return TokenGrid(kind, path, trouble="its windows of queries are not its windows of keys")
+            return TokenGrid(kind, path, trouble="its query windows differ from its key windows")
         size = self.size if kind == "tokens" else (1, 1)
         inner = block.prefix_tokens if block is not None else 0
         final = self.host.output_prefix if self.host is not None else 0
@@ -131,12 +131,19 @@ class Layers:
             (prefix_k, key_grid) if shape.queries == shape.keys else _grid(shape.queries, counts, size)
         )
         if self.objects and shape.queries == self.objects:
-            return TokenGrid(kind, path, (0, prefix_k), None, key_grid, "its queries ask for objects, and lie nowhere")
+            return TokenGrid(
+                kind,
+                path,
+                (0, prefix_k),
+                None,
+                key_grid,
+                "its queries are object queries, which have no position in the image",
+            )
         if query_grid == (1, 1) and shape.queries < shape.keys:  # only the class token is a query
             prefix_q, query_grid = shape.queries, None
-        trouble = None if key_grid and query_grid else "the grid of its tokens cannot be told"
+        trouble = None if key_grid and query_grid else "the grid of its tokens cannot be determined"
         if key_grid is not None and query_grid is None and prefix_q == shape.queries:
-            trouble = "only the class token asks here, and it has no place"
+            trouble = "only the class token is a query here, and it has no position"
         return TokenGrid(kind, path, (prefix_q, prefix_k), query_grid, key_grid, trouble)
 
 

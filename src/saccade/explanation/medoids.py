@@ -25,12 +25,10 @@ def choose_medoids(distances: np.ndarray, count: int, *, seed: int = 0) -> np.nd
     """
     distances = np.asarray(distances, dtype=np.float64)
     if distances.ndim != 2 or distances.shape[0] != distances.shape[1] or not np.isfinite(distances).all():
-        raise ValueError(
-            f"distances of shape {distances.shape} were given; a square matrix of finite numbers is needed"
-        )
+        raise ValueError(f"got distances of shape {distances.shape}; expected a square matrix of finite numbers")
     members = len(distances)
     if not 1 <= count <= members:
-        raise ValueError(f"{count} medoids of {members} members were asked for; choose 1 to {members}")
+        raise ValueError(f"cannot choose {count} medoids of {members} members; choose 1 to {members}")
     if comb(members, count) <= EXHAUSTIVE:
         choices = np.array(list(combinations(range(members), count)))
         costs = distances[choices].min(axis=1).sum(axis=1)  # choices, count, N -> choices

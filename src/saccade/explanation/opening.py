@@ -23,8 +23,8 @@ from ..tasks.text.tokens import Reading, open_tokenizer
 DETECTING = ("rpn", "roi_heads", "anchor_generator")  # attributes of torchvision's detectors
 INNER = ("backbone", "encoder")
 ASSUMED = (
-    "The model's configuration does not say how its images are normalised; a mean and a deviation of 0.5 were "
-    "assumed. If its image processor has others, pass them by shape=saccade.InputSpec(..., mean=, std=)."
+    "The model's configuration does not specify how images are normalised; a mean and standard deviation of 0.5 were "
+    "assumed. If its image processor uses others, pass them with shape=saccade.InputSpec(..., mean=, std=)."
 )
 MOST = 16  # most images of a folder
 DETECTED = 320  # image size for a detector's backbone, which takes any
@@ -61,7 +61,7 @@ def _without_detection(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
         for name in INNER:
             inner = getattr(model, name, None)
             if isinstance(inner, nn.Module):
-                return inner, (f"The views are of the {name} of {type(model).__name__}, which finds boxes.",)
+                return inner, (f"The views show the {name} of {type(model).__name__}, which detects boxes.",)
     return model, ()
 
 
@@ -93,8 +93,8 @@ def find_spec(model: nn.Module) -> InputSpec:
         mean, std = list(transform.image_mean), list(transform.image_std)
         return InputSpec((), len(mean), DETECTED, mean=mean, std=std)
     raise ValueError(
-        f"{type(model).__name__} does not say how it wants its images; pass shape=saccade.InputSpec(outputs=, "
-        "in_chans=, img_size=, mean=, std=)"
+        f"{type(model).__name__} does not specify its preprocessing of images; pass "
+        "shape=saccade.InputSpec(outputs=, in_chans=, img_size=, mean=, std=)"
     )
 
 
@@ -110,10 +110,10 @@ def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.n
     """Read images with names: files, folders, PIL images, or uint8 arrays H, W, 3 or H, W."""
     single = isinstance(images, str | Path | PIL.Image.Image | np.ndarray)
     if not single and not isinstance(images, Iterable):
-        raise TypeError(f"images are {type(images).__name__}; give files, PIL images or arrays of uint8")
+        raise TypeError(f"images are {type(images).__name__}; give files, PIL images or uint8 arrays")
     listed: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
     if not listed:
-        raise ValueError("no image was given; give at least one")
+        raise ValueError("no image given; give at least one")
     found: list[tuple[str, np.ndarray]] = []
     for image in listed:
         if isinstance(image, str | Path) and Path(image).expanduser().is_dir():
@@ -130,7 +130,7 @@ def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
     spread = np.linspace(0, max(len(files) - 1, 0), min(len(files), MOST))
     places = np.unique(spread.round().astype(int)).tolist()
     if len(files) > MOST:
-        warnings.warn(f"{folder} has {len(files)} images; {MOST} of them, evenly spread, are explained", stacklevel=2)
+        warnings.warn(f"{folder} has {len(files)} images; {MOST} of them, evenly spaced, are explained", stacklevel=2)
     found = []
     for place in places:
         name = files[place].relative_to(folder).as_posix()
@@ -139,7 +139,7 @@ def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
         except BadSample as bad:
             warnings.warn(f"left out: {bad}", stacklevel=2)
     if not found:
-        raise BadSample(str(folder), "it is a folder without an image that can be read", "foreign")
+        raise BadSample(str(folder), "it is a directory without readable images", "foreign")
     return found
 
 
@@ -157,7 +157,7 @@ def _read(image: ImageLike, number: int) -> tuple[str, np.ndarray]:
         raise ValueError(
             f"image {number} is an array of type {image.dtype} and shape {image.shape}; give uint8, H, W, 3 or H, W"
         )
-    raise TypeError(f"image {number} is {type(image).__name__}; give a file, a PIL image or an array of uint8")
+    raise TypeError(f"image {number} is {type(image).__name__}; give a file, a PIL image or a uint8 array")
 
 
 def to_pixels(framed: Tensor) -> np.ndarray:
@@ -175,7 +175,7 @@ def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
     """
     if data == "run":
         if model.folder is None:
-            raise ValueError("data='run' was given and the model is of no run; name the set of images")
+            raise ValueError("data='run': the model does not belong to a run; give a dataset")
         config = Run.open(model.folder).config()
         _, opened = open_samples(config.task, config.data)
     else:

@@ -42,8 +42,8 @@ def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
     presenter = model.task.presenter(spec)
     if len(spec.outputs) != count:
         raise ValueError(
-            f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {presenter.outputs_key} are named; "
-            "give the weights of the run whose answers these are, or a shape= with as many names"
+            f"{model.name} has {count} outputs, but {len(spec.outputs)} {presenter.outputs_key} are named; give the "
+            "weights of the run that the names belong to, or a shape= with as many names"
         )
     rows = model.task.codec(spec).read_output(output.float().cpu().numpy())
     return [presenter.describe(row, top=BEST) for row in rows]
@@ -68,9 +68,7 @@ def choose_targets(logits: Tensor, targets: int | Sequence[int] | None) -> Tenso
     count, classes = logits.shape
     chosen = [targets] * count if isinstance(targets, int) else list(targets)
     if len(chosen) != count or not all(0 <= target < classes for target in chosen):
-        raise ValueError(
-            f"the classes {chosen} were asked for; give a number from 0 to {classes - 1} for each of {count} samples"
-        )
+        raise ValueError(f"classes {chosen}: give a number from 0 to {classes - 1} for each of {count} samples")
     return torch.tensor(chosen, device=logits.device)
 
 
@@ -89,13 +87,13 @@ def read_text(text: Text, tokenizer: Any, device: torch.device) -> Tensor | dict
     """
     if isinstance(text, str):
         if tokenizer is None:
-            raise ValueError("a text was given and no tokenizer; pass tokenizer=, or token numbers with words=")
+            raise ValueError("a text needs a tokenizer; pass tokenizer=, or token ids with words=")
         text = dict(tokenizer(text, return_tensors="pt"))
     if isinstance(text, Tensor):
         return text.to(device)
     if not isinstance(text, Mapping) or "input_ids" not in text:
         raise TypeError(
-            f"a text is {type(text).__name__}; give a string with tokenizer=, token numbers of shape 1, N, or a "
-            "mapping with input_ids"
+            f"a text is {type(text).__name__}; give a string with tokenizer=, token ids of shape 1, N, or a mapping "
+            "with input_ids"
         )
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in text.items()}

@@ -10,7 +10,7 @@ from ..tasks import Answer
 from .view import Explained, ExplainedSample, Figure, Rows, View
 
 WIDEST = 960  # most pixels of an image's width
-ABSENT = "What this model has none of"
+ABSENT = "Views that do not apply"
 STEPS = 120  # most layers in a row of buttons
 SINGULAR = {"classes": "Class", "labels": "Label", "columns": "Column"}  # headings for the parts of answers
 
@@ -78,8 +78,8 @@ def _next(explanation: Explained, target: str) -> Section:
     commands = {f"saccade explain {place} FOLDER": "a whole folder of images"} if image else {}
     if image and explanation.against is None:
         commands[f"saccade explain {place} IMAGE.jpg --against OTHER_RUN"] = "beside another model"
-    commands[f"saccade evaluate {place}"] = "how often it is right, with intervals"
-    commands[f"saccade serve {place}"] = f"a page to ask it about {'images' if image else 'texts'}"
+    commands[f"saccade evaluate {place}"] = "its accuracy, with intervals"
+    commands[f"saccade serve {place}"] = f"a web page to try it on {'images' if image else 'texts'}"
     return next_section(commands)
 
 
@@ -108,9 +108,9 @@ def _head(explanation: Explained, sample: ExplainedSample) -> Html:
     if sample.rows:
         body = _answer(sample.rows, explanation.model, explanation.outputs, sample.said)
     elif sample.said is not None:
-        body = paragraph(f"{explanation.model} answers: {sample.said.text}. The views are of its features.")
+        body = paragraph(f"{explanation.model} predicts: {sample.said.text}. The views show its features.")
     else:
-        body = paragraph("The model gives no answer for the whole image; the views are of its features.")
+        body = paragraph("The model makes no prediction for the whole image; the views show its features.")
     against = explanation.against or "the other model"
     other = _answer(sample.other_rows, against, explanation.outputs, sample.other_said) if sample.other_rows else None
     return tag("div", *parts, tag("div", body, other), class_="answer")
@@ -178,4 +178,8 @@ def _figure(figure: Figure) -> Html:
 def _absent(views: Sequence[View]) -> Html:
     absent = [view for view in views if view.absent is not None]
     rows = [tag("li", tag("strong", view.title), ": ", view.absent) for view in absent]
-    return fold(f"{'; '.join(view.title for view in absent)}: why not", tag("ul", *rows)) if absent else Html("")
+    return (
+        fold(f"{'; '.join(view.title for view in absent)}: why they are not shown", tag("ul", *rows))
+        if absent
+        else Html("")
+    )

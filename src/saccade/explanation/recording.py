@@ -48,8 +48,8 @@ def record_taps(model: nn.Module, images: Tensor, taps: Iterable[nn.Module]) -> 
 
 PARTS = {
     "both": "the whole answer",
-    "class": "the class token alone",
-    "words": "the word tokens alone (their second-order statistics)",
+    "class": "the class token only",
+    "words": "the word tokens only (their second-order statistics)",
 }
 
 

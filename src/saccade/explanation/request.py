@@ -122,9 +122,9 @@ def choose_views(keys: Sequence[str] | None, *, reads: str = "images") -> dict[s
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"there is no view {key!r} of {reads}{hint} There are {', '.join(known)}")
+            raise ValueError(f"no view {key!r} for {reads}{hint} Available views: {', '.join(known)}")
     if keys is not None and not keys:
-        raise ValueError(f"no view was asked for; there are {', '.join(known)}")
+        raise ValueError(f"no view was selected; available views: {', '.join(known)}")
     return {key: kind for key, kind in known.items() if keys is None or key in keys}
 
 
@@ -138,12 +138,12 @@ def check_outputs(model: LoadedModel, other: LoadedModel) -> None:
     if same_outputs(model, other):
         return
     one, two, noun = model.spec.outputs, other.spec.outputs, model.task.presenter.outputs_key
-    differ = f"{len(one)} and {len(two)} {noun}" if len(one) != len(two) else f"{noun} of other names"
+    differ = f"{len(one)} and {len(two)} {noun}" if len(one) != len(two) else f"different {noun}"
     if model.spec.task != other.spec.task:
-        differ = f"other tasks, {model.spec.task} and {other.spec.task}"
+        differ = f"different tasks, {model.spec.task} and {other.spec.task}"
     raise ValueError(
-        f"{model.name} and {other.name} have {differ} ({', '.join(one[:3])}, ... and {', '.join(two[:3])}, ...), "
-        "so their answers cannot be compared; compare their layers alone with --views cka (views=['cka'] in Python)"
+        f"{model.name} and {other.name} have {differ} ({', '.join(one[:3])}, ... and {', '.join(two[:3])}, ...), so "
+        "their predictions cannot be compared; compare only their layers, with --views cka (views=['cka'] in Python)"
     )
 
 
@@ -153,9 +153,9 @@ def check_layers(model: nn.Module, layers: Sequence[str] | None) -> None:
     for name in layers or ():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
-            hint = f"; the nearest are {', '.join(near)}" if near else ""
+            hint = f"; close matches: {', '.join(near)}" if near else ""
             blocks = ", ".join(dict.fromkeys(".".join(path.split(".")[:2]) for path in known))[:600]
-            raise ValueError(f"there is no layer {name!r}{hint}. The model has {blocks}")
+            raise ValueError(f"no layer {name!r}{hint}. The model has {blocks}")
 
 
 def is_within(layer: str | None, layers: Sequence[str] | None) -> bool:

@@ -29,9 +29,9 @@ def test_a_folder_goes_before_a_model_of_that_name(tmp_path, monkeypatch):
 
 
 def test_what_is_not_there_is_told_with_what_is_near_and_what_may_be_given():
-    with pytest.raises(CheckpointError, match=r"no model of that name \(the nearest are .*nommer_tiny.*give a run's f"):
+    with pytest.raises(CheckpointError, match=r"no model of that name \(close matches: .*nommer_tiny.*give a run dir"):
         find_target("nomer_tiny")
-    with pytest.raises(CheckpointError, match="give an image, or the name of a timm model"):
+    with pytest.raises(CheckpointError, match="give an image, the name of a timm model"):
         find_target("nowhere/at/all", allowed="an image")
 
 
@@ -39,7 +39,7 @@ def test_a_folder_without_weights_says_what_it_is_and_how_to_go_on(tmp_path):
     with pytest.raises(CheckpointError, match="so it is not a run"):
         find_target(tmp_path)
     (tmp_path / "comparison.json").touch()
-    with pytest.raises(CheckpointError, match=rf"give one of its runs, in {tmp_path}/runs"):
+    with pytest.raises(CheckpointError, match=rf"give one of its runs in {tmp_path}/runs"):
         find_target(tmp_path)
     (tmp_path / "config.yaml").touch()
     with pytest.raises(CheckpointError, match=rf"resume it with saccade train --resume {tmp_path}$"):
@@ -61,7 +61,7 @@ def test_a_name_that_was_given_is_not_taken_for_a_folder_of_the_full_name(given,
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224.safetensors", "resnet18.a/b", "resnet18.nope@x"])
 def test_an_ending_that_names_no_weights_is_no_model(name):
-    with pytest.raises(CheckpointError, match=f"there is no {name}, and timm has no model of that name"):
+    with pytest.raises(CheckpointError, match=f"{name} does not exist, and timm has no model of that name"):
         find_target(name)
     with pytest.raises(ConfigError, match=r"timm has no weights '(safetensors|a/b|nope)' of .*@FILE"):
         open_timm(name)

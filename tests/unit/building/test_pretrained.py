@@ -61,9 +61,9 @@ def test_classes_are_found_by_word_and_identifier_and_number():
 @pytest.mark.parametrize(
     ("classes", "told"),
     [
-        (["goldfish", "dragon"], r"does not know 'dragon', of the data's 2 classes.*n01440764"),
+        (["goldfish", "dragon"], r"does not know 'dragon' \(the dataset has 2 classes.*n01440764"),
         (["goldfish", "crane"], "has several classes called 'crane'"),
-        (["goldfish", "Carassius auratus"], "has one class for 'goldfish', 'Carassius auratus'"),
+        (["goldfish", "Carassius auratus"], "has a single class for 'goldfish', 'Carassius auratus'"),
     ],
 )
 def test_classes_that_cannot_be_told_are_refused(classes, told):
@@ -104,7 +104,9 @@ def test_without_a_network_the_way_out_is_told_soon(monkeypatch):
 
     monkeypatch.setattr(pretrained.socket, "create_connection", refuse)
     began = time.monotonic()
-    with pytest.raises(CheckpointError, match=r"no route\). Go online once.*timm:dm_nfnet_f6@FILE.safetensors"):
+    with pytest.raises(
+        CheckpointError, match=r"no route\). Run once with network access.*timm:dm_nfnet_f6@FILE.safetensors"
+    ):
         open_timm("dm_nfnet_f6")
     assert time.monotonic() - began < 20
 
@@ -118,7 +120,7 @@ def test_a_proxy_that_does_not_answer_is_told_as_soon(monkeypatch):
 
     monkeypatch.setattr(pretrained.urllib.request, "getproxies", lambda: {"https": "http://proxy.example:3128"})
     monkeypatch.setattr(pretrained.socket, "create_connection", refuse)
-    with pytest.raises(CheckpointError, match=r"no route\). Go online once"):
+    with pytest.raises(CheckpointError, match=r"no route\). Run once with network access"):
         open_timm("dm_nfnet_f6")
     assert seen == [("proxy.example", 3128)]
 
@@ -160,7 +162,7 @@ def test_options_that_build_nothing_are_told(name, options, tmp_path):
 @pytest.mark.parametrize(("name", "plugins"), [("test_vit", ["uniform"]), ("glnet_nano", [])])
 def test_a_file_that_says_which_model_it_is_of_is_not_taken_for_a_published_one(name, plugins, tmp_path):
     run = tiny_run(tmp_path / "run", name=name, img_size=160, plugins=plugins)
-    with pytest.raises(CheckpointError, match=f"says itself which model it is of; give it without {name}@"):
+    with pytest.raises(CheckpointError, match=f"records its own model; give it without {name}@"):
         open_timm(f"{name}@{run / 'model.safetensors'}")
 
 
@@ -189,7 +191,7 @@ def test_a_teacher_of_other_classes_or_channels_is_refused(weights, fish, tmp_pa
             settings={"data.img_size": 32},
             quiet=True,
         )
-    with pytest.raises(ConfigError, match="on images of 3 channels; the data is for classify, with 1"):
+    with pytest.raises(ConfigError, match="on images with 3 channels; the dataset is for classify, with 1"):
         saccade.train(
             recipe="quick", out=tmp_path / "grey", plugins=[f"distill:teacher=timm:{NAME}@{weights}"], quiet=True
         )

@@ -139,16 +139,18 @@ def test_a_file_that_names_no_model_is_told_with_a_guess(checkpoint, tmp_path):
 def test_what_does_not_fit_is_told_and_no_classifier_is_made_up(checkpoint, tmp_path):
     with pytest.raises(CheckpointError, match=r"given for cvt_13: .*looks like sot_7"):
         open_model(f"cvt_13@{checkpoint}")
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.pth"):
+    with pytest.raises(FileNotFoundError, match=r"no such file .*none\.pth"):
         find_target(f"sot_7@{tmp_path / 'none.pth'}")
     body = {key: value for key, value in SOT.state_dict().items() if "_fc." not in key}
     save_file(body, tmp_path / "body.safetensors")
-    with pytest.raises(CheckpointError, match="no classifier, and looks like sot_7: train one with --checkpoint"):
+    with pytest.raises(
+        CheckpointError, match="no classifier, and looks like sot_7: train a classifier with --checkpoint"
+    ):
         open_model(f"sot_7@{tmp_path / 'body.safetensors'}")
     run = tiny_run(tmp_path / "run", name="glnet_nano")
-    with pytest.raises(CheckpointError, match="says itself which model it is of; give it without glnet_nano@"):
+    with pytest.raises(CheckpointError, match="records its own model; give it without glnet_nano@"):
         open_model(f"glnet_nano@{run / 'model.safetensors'}")
-    with pytest.raises(CheckpointError, match=r"hub has no weights of sot_7; give a file of them by sot_7@FILE"):
+    with pytest.raises(CheckpointError, match=r"hub has no weights for sot_7; give a file with sot_7@FILE"):
         open_model("sot_7")
 
 

@@ -102,10 +102,10 @@ def assert_arrives(file, source, other, *plugins, but=()):
     carried = assert_carried(model, source, but=but)
     for plugin in plugins:
         if plugin not in WITHOUT_PARAMETERS:
-            assert any(note.startswith(f"{plugin}: its parameters are taken over from {file.name}") for note in notes)
+            assert any(note.startswith(f"{plugin}: parameters loaded from {file.name}") for note in notes)
     assert not carried & {name.removeprefix("backbone.") for name in model.new_parameters}
     assert not [note for note in notes if "identity" in note or "changes the features" in note]
-    assert not [note for note in notes if "left out" in note and any(name in note for name in carried)]
+    assert not [note for note in notes if "not loaded" in note and any(name in note for name in carried)]
     return model, config, spec
 
 
@@ -168,7 +168,7 @@ def test_a_dense_task_takes_the_backbone_and_names_the_classification_head_that_
     file, source = trained(tmp_path, "classify", "broadcast:scale=true", "second_order")
     model, notes = started(file, other, "broadcast:scale=true")
     assert assert_carried(model, source)
-    assert any("second_order" in note and "left out" in note for note in notes)
+    assert any("second_order" in note and "not loaded" in note for note in notes)
     assert not any("--plugin second_order" in note for note in notes)  # which the task would refuse
 
 
@@ -225,7 +225,7 @@ def test_a_plugin_that_does_not_fit_the_files_begins_anew_and_is_named(had, aske
     brought = of_plugins(model)
     assert brought
     assert all(torch.equal(model.state_dict()[name], fresh[name]) for name in brought)
-    assert any(note.startswith(f"{asked}: begins anew") and had in note and brought[0] in note for note in notes)
+    assert any(note.startswith(f"{asked}: reinitialized") and had in note and brought[0] in note for note in notes)
 
 
 @pytest.mark.parametrize(("had", "asked"), [("uniform", "uniform:variant=B"), ("uniform", "uniform:variant=C")])
@@ -254,7 +254,7 @@ def test_a_uniform_head_in_more_blocks_takes_what_was_trained_in_either(tmp_path
     assert torch.equal(own["blocks.0.attn.proj.weight"], others["blocks.0.attn.proj.weight"])
     width = own["blocks.0.attn.value.weight"].shape[0]
     assert torch.equal(own["blocks.0.attn.value.weight"], others["blocks.0.attn.qkv.weight"][-width:])
-    assert any("blocks.0.attn" in note and "begins anew" in note for note in notes)
+    assert any("blocks.0.attn" in note and "reinitialized" in note for note in notes)
 
 
 def test_several_plugins_keep_their_order_and_a_new_one_joins_them(tmp_path):
@@ -287,7 +287,7 @@ def test_hosts_of_other_kinds_carry_theirs_too(host, task, other, tmp_path):
     model, notes = started(file, other, *plugins, host=host, size=48, outputs="xy")
     assert bool(assert_carried(model, source)) == bool(plugins)
     if (task, other) == ("segment", "classify"):
-        assert any("of the task segment, which takes off" in note and ".weight" in note for note in notes)
+        assert any("for the task segment, which removes" in note and ".weight" in note for note in notes)
 
 
 def test_a_head_of_another_kind_leaves_the_backbone_and_its_plugins(tmp_path):
@@ -338,7 +338,7 @@ def test_a_folder_of_hugging_face_gives_its_plugins_what_they_learned(hosted):
     assert of_plugins(model)
     assert all(torch.equal(own[name], others[name]) for name in of_plugins(model))
     for plugin in plugins:
-        assert f"{plugin}: its parameters are taken over from {folder.name}" in notes
+        assert f"{plugin}: parameters loaded from {folder.name}" in notes
     model, notes = build(folder, *plugins, outputs="xyz")
     own = model.state_dict()
     for name in of_plugins(model):
@@ -414,7 +414,7 @@ def test_a_dense_head_follows_another_order_of_classes_or_begins_anew_and_says_s
     assert all(torch.equal(value, fresh.head.state_dict()[key]) for key, value in model.head.state_dict().items())
     assert {name for name, _ in model.named_parameters() if name.startswith("head.")} <= model.new_parameters
     assert "in another order" in said
-    assert "left out of model.safetensors" in said
+    assert "not loaded from model.safetensors" in said
     assert "was reordered" not in said
 
 
@@ -451,7 +451,7 @@ def test_a_plugin_given_twice_is_found_again_by_its_options(tmp_path):
     about["model"]["plugins"] = [first, asked]  # as an earlier version allowed
     save_file(load_file(file), file, metadata={"saccade": json.dumps(about)})
     _, notes = started(file, "classify", asked)
-    assert f"{asked}: its parameters are taken over from {file.name}" in notes
+    assert f"{asked}: parameters loaded from {file.name}" in notes
     assert any(f"was trained with {first}" in note for note in notes)
     assert not any(f"was trained with {asked}" in note for note in notes)
 
@@ -477,7 +477,7 @@ def test_a_plugin_is_no_identity_for_weights_that_were_trained_with_another_of_i
 def test_what_a_dense_task_took_off_is_named_only_where_the_model_has_it(other, said, tmp_path):
     file, _ = trained(tmp_path, "segment", host="test_resnet")
     _, notes = started(file, other, host="test_resnet")
-    taken = [note for note in notes if "which takes off" in note]
+    taken = [note for note in notes if "which removes" in note]
     assert bool(taken) == said
     assert all("fc.weight" in note for note in taken)
 

@@ -122,7 +122,7 @@ def test_equal_trainings_differ_by_exactly_nothing(whole):
 
 
 def test_an_arm_that_changes_nothing_is_told_of_and_no_other(whole):
-    told = "same trained exactly like base with seeds 0, 1, 2: what it changes had no effect there"
+    told = "same trained exactly like base for seeds 0, 1, 2: its changes had no effect there"
     assert [(one.arm, one.like, one.seeds, one.same) for one in whole.unaffected] == [
         ("same", "base", (0, 1, 2), "everything")
     ]
@@ -315,7 +315,7 @@ def test_changed_images_are_not_mixed_with_old_runs(tmp_path):
     given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=2)
     compare(str(path), **given)
     write_images(path, shift=1)
-    with pytest.raises(RunError, match="are others than when the comparison"):
+    with pytest.raises(RunError, match="have changed since the comparison"):
         compare(str(path), **given)
 
 
@@ -364,7 +364,7 @@ def test_runs_that_were_shortened_on_the_way_are_told_of_and_found_again(samples
     assert all(len(arm.seeds) == 2 for arm in first.arms)
     told = [str(note) for note in first.notes if note.kind == "budget"]
     assert len(told) == 1
-    assert "seeds 0, 1 for 1 epoch instead of 4, the same for every arm" in told[0]
+    assert "seeds 0, 1 for 1 epoch instead of 4, equally in every arm" in told[0]
     before = times(first.path)
     again = compare(samples, **given)
     assert times(first.path) == before

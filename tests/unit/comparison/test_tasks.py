@@ -94,7 +94,7 @@ def test_images_of_labels_are_shown_by_their_loss_with_their_truth(labels):
 def test_pages_of_labels_speak_of_their_metric(labels):
     _, result = labels
     text = (result.path / "result.md").read_text()
-    assert "the loss of each, a mean of trainings." in text
+    assert "the loss of each, averaged over the runs." in text
     assert "| Sample | Right answer | base | broadcast |" in text
     assert "### Mean average precision at equal time" in text
     assert "unknown until runs are finished, as the variance of mean average precision is not known" in text

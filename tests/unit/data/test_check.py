@@ -109,7 +109,7 @@ def test_range_of_sixteen_bit_images_is_reported(tmp_path):
     report = check_data(str(tmp_path))
     assert found(report) == {("range", "cat/camera.png"), ("dim", "cat/dim.png")}
     assert [finding.serious for finding in report.findings] == [True, False]
-    assert "the highest value of 2 images of 16 bits is from 16127 to 60159 of 65535" in report.notes
+    assert "the highest values of 2 images with 16 bits range from 16127 to 60159 of 65535" in report.notes
 
 
 def test_truncated_shard_is_reported(tmp_path):

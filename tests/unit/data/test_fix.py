@@ -55,7 +55,7 @@ def test_a_clean_copy_lacks_what_spoils_training_and_keeps_the_rest(faulty, tmp_
         left = {row["path"]: row["reason"] for row in csv.DictReader(file)}
     assert set(left) == gone
     assert all(f"left out: {name}: {reason}" in told for name, reason in left.items())
-    assert left["train/b/leak.png"] == "it is the same image as val/b/2.png among the validation images"
+    assert left["train/b/leak.png"] == "it is the same image as val/b/2.png in the validation split"
     assert "6 images left out; the dataset itself is not modified" in told
 
 
@@ -89,7 +89,7 @@ def test_what_is_there_is_never_overwritten_and_other_sets_are_refused(faulty, t
     assert not (faulty / "inside").exists()
     assert main(["data", "check", "--fix", str(tmp_path / "of_arrays")]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "already exists; give a new directory" in told
-    assert "whose images it would become" in told
+    assert "already exists; choose a new directory" in told
+    assert "would become part of the dataset" in told
     assert "neither class folders nor a list of files" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "there"]

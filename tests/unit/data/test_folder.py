@@ -45,7 +45,7 @@ def test_test_folder_validates_if_there_is_no_other_and_the_notes_say_so(tmp_pat
     class_folders(tmp_path / "test", {"a": 3, "b": 3})
     data = open_data(str(tmp_path))
     assert len(data.val) == 6
-    assert "no validation split: 'test' is used as one" in data.notes[0]
+    assert "no validation split: 'test' is used for validation" in data.notes[0]
 
 
 def test_odd_names_nested_folders_and_hidden_files(tmp_path):
@@ -148,7 +148,7 @@ def test_one_class_is_refused(tmp_path):
 
 
 def test_empty_folder_is_refused_and_a_list_beside_is_named(tmp_path):
-    with pytest.raises(ValueError, match="holds no class folders with images"):
+    with pytest.raises(ValueError, match="has no class folders with images"):
         open_data(str(tmp_path))
     (tmp_path / "labels.csv").write_text("path,label\n")
     with pytest.raises(ValueError, match=r"labels\.csv"):
@@ -158,7 +158,7 @@ def test_empty_folder_is_refused_and_a_list_beside_is_named(tmp_path):
 def test_class_folders_without_images_are_refused_or_noted(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "a.txt").write_text("")
-    with pytest.raises(ValueError, match="hold no images; an image's file name ends with"):
+    with pytest.raises(ValueError, match="have no images; image file names end with"):
         open_data(str(tmp_path))
     class_folders(tmp_path, {"a": 2, "b": 2})
     (tmp_path / "loose.jpg").write_bytes(encoded(3))
@@ -171,9 +171,9 @@ def test_class_folders_without_images_are_refused_or_noted(tmp_path):
 def test_images_that_lie_in_no_class_folder_are_told_of_with_where_they_belong(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.jpg").write_bytes(encoded(number))
-    with pytest.raises(ValueError, match="lie in it directly; put those of each class into a folder of its own"):
+    with pytest.raises(ValueError, match="are not in class folders; put those of each class into its own folder"):
         open_data(str(tmp_path))
-    with pytest.raises(ValueError, match=r"0\.jpg is one image; give a folder of class folders"):
+    with pytest.raises(ValueError, match=r"0\.jpg is one image; give a directory of class folders"):
         open_data(str(tmp_path / "0.jpg"))
 
 
@@ -181,17 +181,17 @@ def test_files_of_telephones_are_named_with_what_to_do(tmp_path):
     for name in ("a/1.heic", "a/2.HEIC", "b/1.heic"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"....ftypheic")
-    with pytest.raises(ValueError, match=r"Files there end with \.heic 3\. Save them as JPEG first"):
+    with pytest.raises(ValueError, match=r"The files there end with \.heic 3\. Save them as JPEG first"):
         open_data(str(tmp_path))
 
 
 def test_an_archive_is_to_be_unpacked_and_junk_is_no_reason_to_trust_pickles(tmp_path):
     with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
         archive.writestr("a/1.jpg", encoded(1))
-    with pytest.raises(ValueError, match="is an archive, which is unpacked first"):
+    with pytest.raises(ValueError, match="is an archive, which must be unpacked first"):
         open_data(str(tmp_path / "set.zip"))
     (tmp_path / "junk.npz").write_bytes(b"junk")
-    with pytest.raises(ValueError, match="not a NumPy archive, or is damaged; save it by") as told:
+    with pytest.raises(ValueError, match="not a NumPy archive, or is damaged; save it with") as told:
         open_data(str(tmp_path / "junk.npz"))
     assert "pickle" not in str(told.value)
 

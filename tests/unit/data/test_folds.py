@@ -52,7 +52,7 @@ def test_no_group_is_on_two_sides_and_classes_stay_in_proportion(seed):
 
 
 def test_more_folds_than_groups_are_refused():
-    with pytest.raises(ValueError, match="folds=4 was given and there are 3 groups"):
+    with pytest.raises(ValueError, match="folds=4, but there are only 3 groups"):
         choose_folds(source_of([0, 1, 0, 1, 0, 1]), list("aabbcc"), folds=4, seed=0)
 
 
@@ -91,9 +91,9 @@ def test_folds_of_a_list_hold_every_sample_once_and_patients_whole(patients):
 
 def test_a_column_that_is_not_there_or_a_set_without_columns_is_refused(patients, tmp_path):
     path, _ = patients
-    with pytest.raises(ValueError, match=r"columns 'path', 'label', 'Patient'; it needs one named 'ward'"):
+    with pytest.raises(ValueError, match=r"columns 'path', 'label', 'Patient'; it needs a column 'ward'"):
         open_data(str(path), group="ward")
-    with pytest.raises(ValueError, match="is no list"):
+    with pytest.raises(ValueError, match="is not a list"):
         open_data("", group="patient")
 
 
@@ -115,7 +115,7 @@ def test_the_sets_own_validation_part_is_left_alone(tmp_path, patients):
     assert len(data.whole) == 30
     assert len(data.unused) == 10
     assert any("10 validation samples are not used" in note for note in data.notes)
-    with pytest.raises(ValueError, match="counted from 0"):
+    with pytest.raises(ValueError, match="numbered from 0"):
         open_data(str(path), folds=3, fold=3)
-    with pytest.raises(ValueError, match="they are cut from training samples"):
+    with pytest.raises(ValueError, match="folds are parts of the training samples"):
         open_data(str(path), folds=3, val=str(path))

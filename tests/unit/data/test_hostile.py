@@ -117,7 +117,7 @@ def test_an_image_in_a_shard_that_is_too_large_is_not_read(tmp_path, monkeypatch
 
 def test_a_label_beyond_all_classes_does_not_name_all_before_it(tmp_path):
     write_shard(tmp_path / "a.tar", [("a", encoded(1), "0"), ("b", encoded(2), "99999999999")])
-    with pytest.raises(ValueError, match="label 99999999999; classes are counted from 0, and there are at most"):
+    with pytest.raises(ValueError, match="label 99999999999; classes are numbered from 0, with at most"):
         number_classes([tmp_path / "a.tar"])
     images, labels = np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 10**12])
     np.savez(tmp_path / "a.npz", x_train=images, y_train=labels)
@@ -251,9 +251,9 @@ def test_links_that_bring_in_other_classes_are_told(tmp_path):
     target = next((root / "cat").glob("*.jpg"))
     (root / "dog" / "linked.jpg").symlink_to(target)
     notes = " | ".join(open_data(str(root)).notes)
-    assert "cat/more leads to dog" in notes
-    assert "cat/birds leads to" in notes
-    assert "dog/linked.jpg leads to cat" in notes
+    assert "cat/more points to dog" in notes
+    assert "cat/birds points to" in notes
+    assert "dog/linked.jpg points to cat" in notes
 
 
 def test_a_class_folder_whose_name_is_no_text_is_told(tmp_path):
@@ -274,12 +274,12 @@ def test_a_folder_that_may_not_be_listed_is_told(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", deny)
-    assert any("cannot be read, left out: " in note and "cat/more" in note for note in open_data(str(tmp_path)).notes)
+    assert any("cannot be read, ignored: " in note and "cat/more" in note for note in open_data(str(tmp_path)).notes)
     monkeypatch.setattr(os, "scandir", lambda path: deny(path, "dog"))
-    with pytest.raises(PermissionError, match=r"cannot be read, left out: 'dog'"):
+    with pytest.raises(PermissionError, match=r"cannot be read, ignored: 'dog'"):
         open_folder(tmp_path)
     monkeypatch.setattr(os, "scandir", lambda path: deny(path, tmp_path.name))
-    with pytest.raises(PermissionError, match="may not be read: permission is denied; let the user"):
+    with pytest.raises(PermissionError, match="cannot be read: permission denied; give the user"):
         open_folder(tmp_path)
 
 
@@ -334,8 +334,8 @@ def test_a_row_names_no_file_outside_of_its_set(tmp_path, rows):
             except BadSample as bad:
                 found[row] = bad.reason
     for row in range(3):
-        assert "outside of the set" in found[row]
-    assert "cannot be found" in str(found[3])
+        assert "outside the dataset" in found[row]
+    assert "does not exist" in str(found[3])
     assert all(found[row] == (24, 32, 3) for row in range(4, 13))
 
 
@@ -348,4 +348,4 @@ def test_a_damaged_parquet_file_is_told(tmp_path):
 def test_a_link_inside_of_its_class_is_not_told(tmp_path):
     class_folders(tmp_path, {"cat": 4, "dog": 4})
     (tmp_path / "cat" / "again.jpg").symlink_to(next((tmp_path / "cat").glob("*.jpg")))
-    assert "leads to" not in " ".join(open_data(str(tmp_path)).notes)
+    assert "points to" not in " ".join(open_data(str(tmp_path)).notes)

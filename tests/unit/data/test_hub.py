@@ -38,7 +38,7 @@ def test_saved_dataset_with_splits_opens(tmp_path):
     datasets.DatasetDict({"train": make(6), "test": make(4, 10)}).save_to_disk(str(tmp_path / "set"))
     data = open_data(str(tmp_path / "set"))
     check(data, 6, 4)
-    assert "'test' is used as one" in data.notes[0]
+    assert "'test' is used for validation" in data.notes[0]
     copy = pickle.loads(pickle.dumps(data.train.subset([4, 2])))
     np.testing.assert_array_equal(copy.read(1), pixels(2))
     assert copy.name(1) == "train[2]"
@@ -76,7 +76,7 @@ def test_bad_rows_are_bad_images(tmp_path):
 
 def test_dataset_without_the_columns_is_refused(tmp_path):
     datasets.Dataset.from_dict({"text": ["a", "b"]}).save_to_disk(str(tmp_path / "set"))
-    with pytest.raises(ValueError, match="has the columns 'text'; it needs one of images"):
+    with pytest.raises(ValueError, match="has the columns 'text'; it needs a column of images"):
         open_data(str(tmp_path / "set"))
 
 
@@ -96,7 +96,7 @@ def published(monkeypatch):
 
 def test_name_and_configuration_are_passed_on(published):
     check(open_data("hf:some/set:small"), 30, 4)
-    with pytest.raises(ValueError, match="names no set"):
+    with pytest.raises(ValueError, match="names no dataset"):
         open_data("hf:")
 
 

@@ -184,7 +184,7 @@ def test_set_that_is_gone_stops_with_a_plain_message(tmp_path):
     folder = png_folder(tmp_path / "pictures")
     reading = feed(EncodedFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=1.0)
     shutil.rmtree(folder)
-    with pytest.raises(TooManyBad, match=r"^20 images drawn.*does not exist.*Bring it back"):
+    with pytest.raises(TooManyBad, match=r"^20 images in a row.*does not exist.*still available"):
         next(reading.epoch(0))
 
 

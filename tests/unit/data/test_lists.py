@@ -57,11 +57,11 @@ def test_numeric_labels_are_ordered_as_numbers(images):
 @pytest.mark.parametrize(
     ("lines", "error", "message"),
     [
-        (["path,size", "a.jpg,3"], ValueError, r"columns 'path', 'size'; it needs one named label or class"),
-        (["name,label", "a.jpg,cat"], ValueError, r"it needs one named path or image or file or filename"),
+        (["path,size", "a.jpg,3"], ValueError, r"columns 'path', 'size'; it needs a column named label or class"),
+        (["name,label", "a.jpg,cat"], ValueError, r"it needs a column named path or image or file or filename"),
         (["path,label", "pics/ü 1.jpg,cat", "gone.jpg,dog"], FileNotFoundError, r"1 of 2 images .*'gone\.jpg'"),
         (["path,label", "pics/ü 1.jpg,"], ValueError, "row 1 has an empty path or label"),
-        (["path,label", "pics/ü 1.jpg,cat,3"], ValueError, "row 1 has 3 fields where the first line has 2"),
+        (["path,label", "pics/ü 1.jpg,cat,3"], ValueError, "row 1 has 3 fields, but the first line has 2"),
         (["path,label"], ValueError, "lists no images"),
         ([""], ValueError, "is empty"),
         (
@@ -86,7 +86,7 @@ def test_binary_file_named_csv_is_refused(images):
 def test_image_listed_in_both_splits_is_noted(images):
     lines = [f"pics/ü {n}.jpg,{'ab'[n % 2]},{split}" for n in range(4) for split in ("train", "val")]
     data = open_data(write(images, "path,label,split", *lines))
-    assert any("4 images are listed for training and for validation" in note for note in data.notes)
+    assert any("4 images are listed in both the training and the validation split" in note for note in data.notes)
 
 
 def test_parquet_list_equals_csv_list(images):
@@ -98,7 +98,7 @@ def test_parquet_list_equals_csv_list(images):
     a, b = open_data(str(images / "list.parquet")), open_data(write(images, "path,label", *rows()))
     assert a.train.fingerprint() == b.train.fingerprint()
     parquet.write_table(pa.table({"path": paths, "size": [3] * 8}), images / "bad.parquet")
-    with pytest.raises(ValueError, match="'size'; it needs one named label"):
+    with pytest.raises(ValueError, match="'size'; it needs a column named label"):
         open_data(str(images / "bad.parquet"))
     (images / "list.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match="not a Parquet file"):
@@ -123,7 +123,7 @@ def test_vanished_image_stays_in_its_place_and_is_named(tmp_path):
     after = open_data(spec)
     assert names(after.train) == names(before.train)
     assert after.val.fingerprint() == before.val.fingerprint()
-    assert any("1 of 40 listed images are not there" in note and "pics/7.jpg" in note for note in after.notes)
+    assert any("1 of 40 listed images do not exist" in note and "pics/7.jpg" in note for note in after.notes)
     part = after.train if "pics/7.jpg" in names(after.train) else after.val
     with pytest.raises(BadSample) as caught:
         part.read(names(part).index("pics/7.jpg"))
@@ -132,7 +132,7 @@ def test_vanished_image_stays_in_its_place_and_is_named(tmp_path):
 
 def test_more_missing_images_than_the_limit_are_refused(tmp_path):
     spec = many(tmp_path, missing=(1, 2, 3))
-    with pytest.raises(FileNotFoundError, match=r"3 of 40 images that are not there: 'pics/1\.jpg'.*relative to"):
+    with pytest.raises(FileNotFoundError, match=r"3 of 40 listed images do not exist: 'pics/1\.jpg'.*relative to"):
         open_data(spec)
     assert open_data(spec, bad_limit=0.1).train.classes == ("a", "b")
     with pytest.raises(FileNotFoundError, match="40 of 40 images"):

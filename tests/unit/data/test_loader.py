@@ -98,9 +98,9 @@ def test_resident_set_is_shared_out_alike():
 
 def test_bad_images_are_replaced_by_others_in_the_same_way_every_time(spoiled):
     first, second = feed(spoiled), feed(spoiled, workers=2)
-    with pytest.warns(UserWarning, match="is left out"):
+    with pytest.warns(UserWarning, match="is skipped"):
         batches = epochs(first, 2)
-    with pytest.warns(UserWarning, match="is left out"):
+    with pytest.warns(UserWarning, match="is skipped"):
         assert_same(epochs(second, 2), batches)
     second.close()
     assert first.bad == second.bad
@@ -110,7 +110,7 @@ def test_bad_images_are_replaced_by_others_in_the_same_way_every_time(spoiled):
 
 def test_replacement_is_a_whole_image_with_its_own_label(spoiled):
     plain = AugmentConfig(crop="none")
-    with pytest.warns(UserWarning, match="is left out"):
+    with pytest.warns(UserWarning, match="is skipped"):
         batches = list(feed(spoiled, config=plain).epoch(0))
     for batch in batches:
         images, labels = batch["image"], batch["target"]
@@ -137,12 +137,12 @@ def test_random_crop_of_a_file_is_made_once(folder):
 
 def test_each_bad_image_is_warned_of_once(spoiled):
     reading = feed(spoiled)
-    with pytest.warns(UserWarning, match="is left out") as told:
+    with pytest.warns(UserWarning, match="is skipped") as told:
         epochs(reading, 4)
     assert len(told) == 2
 
 
-@pytest.mark.filterwarnings("ignore:.*is left out")
+@pytest.mark.filterwarnings("ignore:.*is skipped")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_too_many_bad_images_stop_with_their_names(spoiled, workers):
     reading = feed(spoiled, limit=0.02, workers=workers)
@@ -151,12 +151,12 @@ def test_too_many_bad_images_stop_with_their_names(spoiled, workers):
     reading.close()
 
 
-@pytest.mark.filterwarnings("ignore:.*is left out")
+@pytest.mark.filterwarnings("ignore:.*is skipped")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_set_that_is_gone_stops_with_a_plain_message(tmp_path, workers):
     reading = feed(png_folder(tmp_path / "pictures"), limit=1.0, workers=workers)
     (tmp_path / "pictures").rename(tmp_path / "elsewhere")
-    with pytest.raises(TooManyBad, match=r"^20 images drawn.*does not exist.*Bring it back") as stop:
+    with pytest.raises(TooManyBad, match=r"^20 images in a row.*does not exist.*still available") as stop:
         list(reading.epoch(0))
     assert "Traceback" not in str(stop.value)
     reading.close()

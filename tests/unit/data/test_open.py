@@ -27,12 +27,12 @@ def test_embedded_images_of_both_splits_differ():
 @pytest.mark.parametrize("name", ["cifar10", "CIFAR-100", "mnist", "fashion_mnist", "imagenet"])
 def test_known_name_says_what_to_give(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"nothing is downloaded here; give .*folder"):
+    with pytest.raises(FileNotFoundError, match=r"not downloaded automatically; give .*directory"):
         open_data(name)
 
 
 def test_missing_path_is_named_with_what_is_allowed():
-    with pytest.raises(FileNotFoundError, match=r"there is no '/no/such/folder'; give a folder of class folders"):
+    with pytest.raises(FileNotFoundError, match=r"'/no/such/folder' does not exist; give a directory of class folders"):
         open_data("/no/such/folder")
 
 
@@ -41,7 +41,7 @@ def test_file_of_unknown_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match="unknown kind"):
         open_data(str(tmp_path / "notes.txt"))
     (tmp_path / "data_batch_1.bin").write_bytes(b"")
-    with pytest.raises(ValueError, match="give the folder"):
+    with pytest.raises(ValueError, match="give the directory"):
         open_data(str(tmp_path / "data_batch_1.bin"))
 
 

@@ -205,7 +205,7 @@ def test_lost_images_are_not_made_up_where_no_shard_is_longer(tmp_path):
     samples = read(ShardStream([path], classes=("a", "b")))
     assert lost(samples) == 1
     (bad,) = [sample for sample in samples if isinstance(sample, BadSample)]
-    assert "at least 1 image is lost, how many is not known" in bad.reason
+    assert "at least 1 image is lost (exact number unknown)" in bad.reason
 
 
 def test_losses_of_validation_and_of_listed_training_shards_are_noted(tmp_path):
@@ -237,7 +237,7 @@ def test_number_that_is_no_class_is_not_taken_for_a_place_where_classes_are_numb
     write_shard(tmp_path / "a.tar", [(f"{n}", encoded(n), label) for n, label in enumerate(["1", "02", "3", "0"])])
     got = {s.name: s for s in read(ShardStream([tmp_path / "a.tar"], classes=("1", "2", "3")))}
     assert [got[f"a.tar/{n}"].target for n in range(3)] == [0, 1, 2]
-    assert "'0' is none of the 3 classes" in got["a.tar/3"].reason
+    assert "'0' is not one of the 3 classes" in got["a.tar/3"].reason
 
 
 def test_bad_samples_are_yielded_as_bad_images(tmp_path):
@@ -247,7 +247,7 @@ def test_bad_samples_are_yielded_as_bad_images(tmp_path):
     got = {sample.name: sample for sample in read(ShardStream([tmp_path / "a.tar"], classes=("a", "b")))}
     assert got["a.tar/good"].target == 1
     assert "not an image" in got["a.tar/broken"].reason
-    assert "'7' is none of the 2 classes" in got["a.tar/unknown"].reason
+    assert "'7' is not one of the 2 classes" in got["a.tar/unknown"].reason
     assert got["a.tar/none"].reason == "it has no label"
 
 

@@ -96,7 +96,7 @@ def test_batches_without_a_good_image_take_the_next_one_and_resume_the_same(tmp_
 
 def test_stream_of_nothing_but_bad_images_stops(tmp_path):
     source = feed(shards(tmp_path, broken=range(48)), bad_limit=1.0)
-    with pytest.raises(TooManyBad, match="one after another cannot be read"):
+    with pytest.raises(TooManyBad, match="in a row cannot be read"):
         next(source.epoch(0))
 
 

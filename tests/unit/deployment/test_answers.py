@@ -116,7 +116,7 @@ def test_a_device_is_written_to_as_it_is():
 
 
 def test_nothing_to_ask_is_an_error_and_leaves_no_file(tmp_path):
-    with pytest.raises(NoImages, match="no image was found"):
+    with pytest.raises(NoImages, match="no image found"):
         write_predictions([], out=tmp_path / "o.csv")
     assert os.listdir(tmp_path) == []
 
@@ -134,13 +134,13 @@ def test_without_a_file_the_table_goes_to_standard_output(capsys):
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match="is a directory"):
         write_predictions([GOOD], out=tmp_path)
-    with pytest.raises(ValueError, match="there is no directory"):
+    with pytest.raises(ValueError, match="no such directory"):
         write_predictions([GOOD], out=tmp_path / "no" / "o.csv")
     with pytest.raises(ValueError, match="form='xml'"):
         write_predictions([GOOD], out=tmp_path / "o", form="xml")
-    with pytest.raises(ValueError, match=r"o\.txt was given; name a file that ends in \.csv or \.jsonl"):
+    with pytest.raises(ValueError, match=r"o\.txt: unknown file type; use a name that ends in \.csv or \.jsonl"):
         write_predictions([GOOD], out=tmp_path / "o.txt")
     assert write_predictions([GOOD], out=tmp_path / "o.txt", form="jsonl").path == tmp_path / "o.txt"
     (tmp_path / "file").touch()

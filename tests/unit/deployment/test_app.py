@@ -63,7 +63,7 @@ def test_the_model_is_chosen_by_form_or_query(address):
 def test_a_model_that_is_not_served_is_answered_with_those_that_are(address):
     answer = send(address, image(), model="third")
     assert answer.status_code == 422
-    assert "'third' was given; there are 0 (first), 1 (second)" in answer.json()["detail"]
+    assert "'third': no such model; available by number or name: 0 (first), 1 (second)" in answer.json()["detail"]
 
 
 def test_a_large_image_takes_its_own_lane_and_is_answered_as_well(address):
@@ -84,7 +84,7 @@ def noise(size):
         (b"", "image/png", 422, "empty"),
         (b"some words", "image/png", 415, "text, not an image"),
         (b"%PDF", "application/pdf", 415, "application/pdf"),
-        (noise(200), "image/png", 413, "at most 100000"),
+        (noise(200), "image/png", 413, "the limit is 100000"),
         (image(size=(1001, 1000)), "image/png", 413, "more than 1000000 pixels"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_model_that_cannot_be_looked_into_says_so():
         assert http.get(address + "/model").json()["models"][0]["explain"] is False
         answer = send(address, image(), "/explain")
     assert answer.status_code == 422
-    assert "cannot be looked into" in answer.json()["detail"]
+    assert "cannot be explained" in answer.json()["detail"]
 
 
 def test_models_of_one_name_are_told_apart():

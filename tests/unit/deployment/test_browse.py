@@ -62,5 +62,5 @@ def test_a_damaged_record_hides_nothing_else(folder):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(NotADirectoryError, match="no folder"):
+    with pytest.raises(NotADirectoryError, match="not a directory"):
         RunIndex([tmp_path / "nowhere"])

@@ -83,7 +83,7 @@ def test_convolutions_are_quantized_too(images, tmp_path):
 
 
 def test_an_8_bit_file_that_saves_nothing_is_said_to_be_of_no_help():
-    assert "do not help here: 42.7 of 42.8 MiB" in note_small_saving(42.7, 42.8)
+    assert "save little: 42.7 of 42.8 MiB" in note_small_saving(42.7, 42.8)
     assert note_small_saving(10.8, 42.8) is None
 
 
@@ -113,7 +113,7 @@ def open_graph(path):
 
 def test_what_says_that_it_frames_and_does_not_is_refused(tmp_path):
     tiny_onnx(tmp_path / "model.onnx", bundle=replace(BUNDLE, raw=True))
-    with pytest.raises(ExportError, match="does not frame images as it says"):
+    with pytest.raises(ExportError, match="does not preprocess images as described"):
         open_predictor(tmp_path / "model.onnx")
 
 
@@ -201,11 +201,11 @@ def test_a_small_number_that_guards_a_denominator_is_kept(tmp_path):
     ("given", "told"),
     [
         ({"formats": ["tflite"]}, "onnx, pt2"),
-        ({"formats": "onnx"}, "as a list"),
+        ({"formats": "onnx"}, "expected a list"),
         ({"formats": []}, "onnx, pt2"),
-        ({"formats": ["pt2"], "int8": True}, "ONNX only"),
-        ({"formats": ["pt2"], "half": True}, "ONNX only"),
-        ({"limit": 0}, "one image at least"),
+        ({"formats": ["pt2"], "int8": True}, "need the format onnx"),
+        ({"formats": ["pt2"], "half": True}, "need the format onnx"),
+        ({"limit": 0}, "at least one image"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_first(given, told):

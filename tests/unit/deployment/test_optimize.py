@@ -364,9 +364,9 @@ def test_what_cannot_be_optimized_is_refused_with_the_reason():
         optimize(model)
     with pytest.raises(ValueError, match=r"fails on an example of shape \(2, 4, 12, 12\)"):
         optimize(model, torch.zeros(2, 4, 12, 12))
-    with pytest.raises(TypeError, match="example=list was given"):
+    with pytest.raises(TypeError, match="example=list: expected"):
         optimize(model, [1, 2])
-    with pytest.raises(ValueError, match="tolerance=0 was given"):
+    with pytest.raises(ValueError, match="tolerance=0: expected"):
         optimize(model, IMAGES, tolerance=0)
     with pytest.raises(ValueError, match="meta device"):
         optimize(copy.deepcopy(model).to("meta"), IMAGES)

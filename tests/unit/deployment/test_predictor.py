@@ -92,7 +92,7 @@ def test_many_threads_get_their_own_answers(run):
 
 @pytest.mark.parametrize("target", ["no_such_model", "runs/nothing"])
 def test_an_unknown_target_is_told_what_is_allowed(target):
-    with pytest.raises(ValueError, match=r"run's folder, a \.onnx file"):
+    with pytest.raises(ValueError, match=r"run directory, a \.onnx file"):
         open_predictor(target)
 
 
@@ -220,7 +220,7 @@ def test_a_graph_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
         helper.make_node("Add", ["before", "all"], ["logits"]),
     ]
     predictor = open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size]))
-    with pytest.raises(ExportError, match=r"did not answer 1 images within 0\.3 seconds"):
+    with pytest.raises(ExportError, match=r"did not process 1 images within 0\.3 seconds"):
         predictor.rows(images(1, 8))
 
 
@@ -232,7 +232,7 @@ def test_a_graph_that_wants_all_memory_is_told(tmp_path):
         helper.make_node("ReduceMean", ["before"], ["mean"], keepdims=0),
         helper.make_node("Expand", ["mean", "size"], ["logits"]),
     ]
-    with pytest.raises(ExportError, match="cannot answer: "):
+    with pytest.raises(ExportError, match="failed: "):
         open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size])).rows(images(1, 8))
 
 

@@ -285,7 +285,7 @@ def test_who_hangs_up_while_waiting_costs_no_forward_pass():
 
 
 def test_a_port_that_is_taken_is_told_before_a_model_is_opened(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="give another with --port"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="choose another with --port"):
         serve(tmp_path / "nowhere", port=taken.getsockname()[1])
 
 

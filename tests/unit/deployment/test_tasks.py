@@ -220,7 +220,7 @@ def test_a_regress_file_without_its_scale_is_refused(exported, numbers):
     for wrong in ({"extra": {"mean": [0, math.nan], "std": [1, 1]}}, {"task": 3}, {"columns": ["a", "b"]}):
         with pytest.raises(ExportError, match="description is damaged"):
             Bundle.from_json(json.dumps(told | wrong), source="here")
-    with pytest.raises(ExportError, match="a task that is not known here"):
+    with pytest.raises(ExportError, match="for an unknown task"):
         Bundle.from_json(json.dumps({**told, "task": "juggle"}), source="here")
 
 

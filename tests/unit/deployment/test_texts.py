@@ -93,7 +93,7 @@ def test_wrong_questions_are_refused(run, pairs, tmp_path):
         list(predict(run, tmp_path / "other.csv"))
     with pytest.raises(FileNotFoundError):
         list(predict(run, "missing.txt"))
-    with pytest.raises(ValueError, match="--draw was given, but the model reads texts; leave it out"):
+    with pytest.raises(ValueError, match="--draw needs images, but the model reads texts; remove it"):
         predict(run, TEXTS, keep=True)
     assert "trained on two texts" in next(predict(pairs, ["a film"])).problem
     assert next(predict(pairs, ["a film\tthe song"])).problem is None
@@ -148,14 +148,14 @@ def test_server_takes_texts_and_shows_what_words_do(run, pairs):
         two = {"text": (None, "a film"), "pair": (None, "the song"), "model": (None, "1")}
         assert client.post("/predict", files=two).status_code == 200
         for files, told in (
-            ({"text": (None, "a film"), "model": (None, "1")}, "pair has no letters"),
+            ({"text": (None, "a film"), "model": (None, "1")}, "pair is empty"),
             ({"text": (None, "a film"), "pair": (None, "b")}, "reads one text"),
-            ({"text": (None, " ")}, "text has no letters"),
+            ({"text": (None, " ")}, "text is empty"),
             ({"text": (None, " ".join(PLAIN * 6))}, "more tokens than the maximum of 32"),
             ({"text": (None, "a film"), "model": (None, "2")}, "reads images"),
-            ({"file": ("a.png", image(), "image/png")}, "text has no letters"),
+            ({"file": ("a.png", image(), "image/png")}, "text is empty"),
             ({"model": (None, "0")}, "a text in a field `text`"),
-            ({"text": (None, "a" * 70_000)}, "at most 65536"),
+            ({"text": (None, "a" * 70_000)}, "the limit is 65536"),
         ):
             refused = client.post("/predict", files=files)
             assert refused.status_code in (400, 422), files

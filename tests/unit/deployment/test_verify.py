@@ -134,7 +134,7 @@ def test_without_its_data_a_run_is_judged_by_the_embedded_images(tmp_path):
     evidence = gather(tmp_path / "nothing", shape(("b", "a"), 3), limit=20)
     assert evidence.targets is None
     assert evidence.samples.shape == (20, 3, 28, 28)
-    assert evidence.origin == "embedded images"
+    assert evidence.origin == "bundled images"
     assert gather("vit", shape(), limit=20).targets is not None
 
 

@@ -151,7 +151,9 @@ def test_evaluation_is_replaced_only_when_asked(place, tmp_path):
 
 def test_models_are_looked_for_before_anything_else(place, tmp_path):
     evaluate(place / "one", quiet=True, out=tmp_path / "e")
-    with pytest.raises(ValueError, match=r"there is no nope, and timm has no model of that name.*give a run's folder"):
+    with pytest.raises(
+        ValueError, match=r"nope does not exist, and timm has no model of that name.*give a run directory"
+    ):
         evaluate([place / "one", "nope"], quiet=True, out=tmp_path / "e")
 
 
@@ -201,7 +203,7 @@ def test_files_that_are_no_images_are_named_and_not_counted(place, tmp_path):
 def test_changed_validation_images_are_told(place, tmp_path):
     make_run(tmp_path / "old", place / "set", fingerprint="0" * 64)
     found = evaluate(tmp_path / "old", quiet=True)
-    assert any("validated on other samples" in note for note in found.notes)
+    assert any("validated on different samples" in note for note in found.notes)
 
 
 def test_weights_alone_need_images(place, tmp_path):
@@ -214,7 +216,7 @@ def test_weights_alone_need_images(place, tmp_path):
 def test_runs_validated_on_different_images_are_refused(place, tmp_path):
     png_folder(tmp_path / "set", train=6, val=9)
     make_run(tmp_path / "three", tmp_path / "set")
-    with pytest.raises(EvaluationError, match=r"12 samples of set, three on 9 others.*--data"):
+    with pytest.raises(EvaluationError, match=r"12 samples of set, three on 9 different samples.*--data"):
         evaluate([place / "one", tmp_path / "three"], quiet=True)
 
 
@@ -230,7 +232,7 @@ def test_several_right_labels_need_one_of_them(place, tmp_path):
 
 @pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
 def test_device_that_is_not_there_is_refused_with_another(place, device):
-    with pytest.raises(ValueError, match=rf"device={device} was given and cannot be used.*try cpu"):
+    with pytest.raises(ValueError, match=rf"device={device} is not available.*try cpu"):
         evaluate(place / "one", quiet=True, device=device)
 
 

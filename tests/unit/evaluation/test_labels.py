@@ -91,7 +91,7 @@ def test_real_allows_several_labels_and_leaves_out_images_without(tmp_path):
 
 def test_real_without_numbers_in_names_needs_the_whole_set(tmp_path):
     labels = read_labels(written(tmp_path / "real.json", [[0], [1], [1]]))
-    with pytest.raises(LabelError, match="labels of 3 images, and 2 were given"):
+    with pytest.raises(LabelError, match="labels for 3 images, but the dataset has 2"):
         labelled_places(source(("a", "b"), [0, 1]), labels)
     with pytest.raises(LabelError, match=r"class number 1; the run has 0 to 0"):
         read_truth(source(("a", "b", "c"), [0, 1, 1]), ("a",), labels=labels)
@@ -101,7 +101,7 @@ def test_map_of_names_leads_from_the_images_classes_to_the_runs(tmp_path):
     labels = read_labels(written(tmp_path / "map.json", {"Katze": "cat", "Hund": 1}))
     found = read_truth(source(("Hund", "Katze"), [0, 1]), ("cat", "dog"), labels=labels)
     assert found.valid.argmax(1).tolist() == [1, 0]
-    with pytest.raises(LabelError, match="says nothing about the classes 'Eule'"):
+    with pytest.raises(LabelError, match="does not map the classes 'Eule'"):
         read_truth(source(("Eule", "Katze"), [0, 1]), ("cat", "dog"), labels=labels)
 
 
@@ -119,5 +119,5 @@ def test_subsets_that_are_none_are_refused(tmp_path, text, why):
 
 def test_missing_files_are_named(tmp_path):
     for read in (read_labels, read_subset):
-        with pytest.raises(LabelError, match="there is no"):
+        with pytest.raises(LabelError, match="does not exist"):
             read(tmp_path / "none")

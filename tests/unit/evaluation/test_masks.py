@@ -36,7 +36,7 @@ def test_segmenter_is_evaluated_under_noise_and_what_moves_pixels_is_left_out(tm
     )  # fmt: skip
     result = saccade.evaluate(run.path, robust=True, resamples=100, out=tmp_path / "found", quiet=True)
     flipped = saccade.evaluate(run.path, task="segment:flip=true", resamples=100, quiet=True)
-    assert "asked as segment:flip=true" in flipped.notes
+    assert "task options: segment:flip=true" in flipped.notes
     assert flipped.run().metrics["loss"].value != result.run().metrics["loss"].value
     with pytest.raises(EvaluationError, match="trained for the task segment"):
         saccade.evaluate(run.path, task="classify", quiet=True)

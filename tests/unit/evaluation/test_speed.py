@@ -36,12 +36,12 @@ def test_peak_memory_counts_tensors_alive_together():
 def test_ratios_are_against_the_last_model():
     table = as_markdown([(Setting(), {"ours": Timing(30.0, 0.1, 50.0), "peer": Timing(20.0, 0.1, 100.0)})])
     head, _, ours, peer = table.splitlines()
-    assert "| peak MiB, weights apart |" in head
+    assert "| peak MiB, without weights |" in head
     assert "| ours | 30 | 10% | 1.50x | 50 | 0.50x |" in ours
     assert "| peer | 20 | 10% | 1.00x | 100 | 1.00x |" in peer
 
 
 @pytest.mark.parametrize(("field", "value"), [("mode", "sleeping"), ("precision", "int4")])
 def test_unknown_settings_are_refused(field, value):
-    with pytest.raises(ValueError, match=f"{field} '{value}' was given; allowed are"):
+    with pytest.raises(ValueError, match=f"{field} '{value}': expected one of"):
         race(["resnet18"], Setting(**{field: value}))

@@ -96,7 +96,7 @@ def test_answers_that_are_mostly_wrong_are_not_to_be_relied_on(judged):
     file = folder / "out_of_fold" / "base-seed-0.safetensors"
     kept = load_file(file)
     save_file(kept | {"logits": kept["logits"].roll(1, dims=1)}, file)
-    assert "Do not rely on this: the answers agree with" in find_suspects(folder).sentence
+    assert "Do not rely on this: the predictions agree with only" in find_suspects(folder).sentence
 
 
 def test_a_row_taken_out_is_left_as_it_is_and_a_wrong_one_is_refused(judged, tmp_path):
@@ -105,21 +105,21 @@ def test_a_row_taken_out_is_left_as_it_is_and_a_wrong_one_is_refused(judged, tmp
     _, table = write_suspects(found, tmp_path / "look")
     rows = list(csv.reader(table.open()))
     csv.writer(table.open("w", newline="")).writerows([rows[0], [*rows[1][:3], "dragon", *rows[1][4:]]])
-    with pytest.raises(ConfigError, match=r"line 2: 'dragon' is no class; there are class0"):
+    with pytest.raises(ConfigError, match=r"line 2: 'dragon' is not a class; the classes are class0"):
         fix_labels(found, table, tmp_path / "list.csv")
     assert not (tmp_path / "list.csv").exists()
     csv.writer(table.open("w", newline="")).writerows(rows[:1])
     assert fix_labels(found, table, tmp_path / "list.csv") == 0
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         fix_labels(found, table, tmp_path / "list.csv")
 
 
 def test_answers_about_other_labels_and_arms_that_are_not_there_are_refused(judged):
     folder, data, _ = judged
-    with pytest.raises(RunError, match="has answers of base; other was asked for"):
+    with pytest.raises(RunError, match="has predictions of base; other was requested"):
         find_suspects(folder, arm="other")
     shutil.move(data / "train" / "class2" / "002.png", data / "train" / "class0" / "later.png")
-    with pytest.raises(RunError, match="are others than when"):
+    with pytest.raises(RunError, match="have changed since"):
         find_suspects(folder)
 
 

@@ -77,7 +77,7 @@ def test_every_condition_is_measured_by_the_primary_metric_and_attacks_are_left_
     assert robust.metrics()[f"robust.mean_corruption_{primary}"] == pytest.approx(mean)
     assert not any(name.startswith(("fgsm", "pgd", "attack")) for name in names)
     assert robust.settings["attack"] is None
-    assert any("attacks were skipped: they need a classifier" in note for note in robust.notes)
+    assert any("attacks skipped: they need a classifier" in note for note in robust.notes)
     assert any(note.startswith("5 of ") for note in robust.notes)
 
 
@@ -138,7 +138,7 @@ def test_other_samples_are_read_as_the_task_reads_them(place):
     rows = write_images(place, train=3, val=8)
     given = write_list(place / "given.csv", rows, ("level", "red"))
     assert evaluate(place / "regress" / "one", given, quiet=True).samples == 8
-    with pytest.raises(ValueError, match="'level' where the training samples have 'level', 'red'"):
+    with pytest.raises(ValueError, match="'level' and the training samples have 'level', 'red'"):
         evaluate(place / "regress" / "one", write_list(place / "few.csv", rows, ("level",)), quiet=True)
     with pytest.raises(ValueError, match=r"row 1 has .* in the column 'level'; label columns hold 0 and 1"):
         evaluate(place / "multilabel" / "one", given, quiet=True)
@@ -150,7 +150,7 @@ def test_what_makes_no_sense_is_refused(place, tmp_path):
     with pytest.raises(EvaluationError, match=r"task multilabel and one \(2\) for regress.*one by one"):
         evaluate([place / "multilabel" / "one", place / "regress" / "one"], quiet=True)
     (tmp_path / "subset.txt").write_text("red\ngreen\n")
-    with pytest.raises(EvaluationError, match=r"task multilabel; they are for models that answer with a class"):
+    with pytest.raises(EvaluationError, match=r"are for classifiers, but .* was trained for the task multilabel"):
         evaluate(place / "multilabel" / "one", subset=tmp_path / "subset.txt", quiet=True)
 
 
@@ -164,7 +164,7 @@ def test_run_written_before_tasks_is_evaluated_as_it_was(tmp_path):
     assert found.metrics()["nll"] == pytest.approx(kept["loss"].double().mean().item(), rel=1e-4)
     assert sum(score.correct for score in found.run().classes) == int(kept["correct"].sum())
     assert torch.bincount(kept["label"]).tolist() == [score.samples for score in found.run().classes]
-    assert not any("other samples" in note for note in found.notes)
+    assert not any("different samples" in note for note in found.notes)
 
 
 # Options of a task that are given to `evaluate`
@@ -192,7 +192,7 @@ def test_options_that_are_given_are_laid_over_those_of_training(segmenter, alone
 
 @pytest.mark.parametrize(
     ("option", "told"),
-    [("loss=dice", "loss .*no trained model is asked by it"), ("ignore=1", "ignore .*says how samples are read")],
+    [("loss=dice", "loss .*has no effect on a trained model"), ("ignore=1", "ignore .*controls how samples are read")],
 )
 def test_options_by_which_no_trained_model_is_asked_are_refused(segmenter, option, told):
     with pytest.raises(EvaluationError, match=told):
@@ -229,4 +229,4 @@ def test_answers_of_a_detector_stand_by_the_options_that_are_given(tmp_path):
     batch = {"image": torch.zeros(1, 3, 64, 64)}
     (one,) = open_models([run], device="cpu", task="detect:kept=1")
     assert one.task.answer(batch)["scores"].shape[1] == 1
-    assert "asked as detect:kept=1" in few.notes
+    assert "task options: detect:kept=1" in few.notes

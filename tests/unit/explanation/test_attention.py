@@ -119,7 +119,7 @@ def test_heads_are_drawn_one_by_one():
 
 def test_a_head_that_is_not_there_is_refused():
     captured = captured_of(1.0)
-    with pytest.raises(ValueError, match=r"heads=\[7\] were given; blocks\.0\.attn has 2 heads"):
+    with pytest.raises(ValueError, match=r"heads=\[7\]: blocks\.0\.attn has 2 heads"):
         attention_view(captured, PIXELS, heads=[7])
     with pytest.raises(ValueError, match="heads='every'"):
         attention_view(captured, PIXELS, heads="every")

@@ -180,13 +180,13 @@ def test_clustering_and_nomination_are_not_called_attention():
     assert all(layer.attended is None and "slots" in layer.grid.trouble for layer in slots)
     nommer = timm.create_model("nommer_tiny", img_size=64, depths=(1, 1, 1, 1), nomination="soft").eval()
     captured = capture(nommer, torch.randn(1, 3, 64, 64))
-    assert {other.what for other in captured.other} == {"the shares of a nomination"}
+    assert {other.what for other in captured.other} == {"the scores of a nomination"}
 
 
 def test_attention_among_channels_is_not_attention_among_tokens():
     model = timm.create_model("xcit_nano_12_p16_224", img_size=64).eval()
     captured = check_unchanged(model, torch.randn(1, 3, 64, 64))
-    assert {other.what for other in captured.other} == {"attention among channels, not among tokens"}
+    assert {other.what for other in captured.other} == {"attention over channels, not over tokens"}
     assert all("cls_attn" in layer.name for layer in captured.attention)
     assert all("class token" in layer.grid.trouble for layer in captured.attention)
 

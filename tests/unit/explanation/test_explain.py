@@ -166,13 +166,13 @@ def test_weights_of_another_class_count_are_refused(tmp_path):
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     about["outputs"].append("owl")
     save_file(weights, path, metadata={"saccade": json.dumps(about)})
-    with pytest.raises(CheckpointError, match="do not fit the model and classes"):
+    with pytest.raises(CheckpointError, match="do not match the model and classes"):
         explain(run, photo())
 
 
 def test_names_for_another_class_count_are_refused():
     shape = InputSpec(("a", "b"), 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
-    with pytest.raises(ValueError, match="answers with 4 numbers, but 2 classes"):
+    with pytest.raises(ValueError, match="has 4 outputs, but 2 classes"):
         explain(vit(), photo(), shape=shape)
 
 
@@ -186,7 +186,7 @@ def test_a_folder_stands_for_its_images_some_of_many_and_bad_ones_are_named(tmp_
         names = [name for name, _ in read_images([tmp_path, tmp_path / "a.png"])]
     assert names == ["a.png", "b.png", "inner/c.png", "a.png"]
     monkeypatch.setattr(opening, "MOST", 2)
-    with pytest.warns(UserWarning, match="has 4 images; 2 of them, evenly spread, are explained"):
+    with pytest.warns(UserWarning, match="has 4 images; 2 of them, evenly spaced, are explained"):
         assert [name for name, _ in read_images(str(tmp_path))] == ["a.png", "inner/c.png"]
 
 
@@ -196,7 +196,7 @@ def test_bad_input_is_refused_in_plain_words(tmp_path):
     for wrong, error, words in [
         (text, BadSample, "not an image"),
         (tmp_path / "none.png", BadSample, "does not exist"),
-        (tmp_path, BadSample, "it is a folder"),
+        (tmp_path, BadSample, "it is a directory"),
         ([], ValueError, "at least one"),
         (np.zeros((4, 4, 3)), ValueError, "uint8"),
         (3.5, TypeError, "images are float; give files"),
@@ -205,15 +205,15 @@ def test_bad_input_is_refused_in_plain_words(tmp_path):
             explain(vit(), wrong)
     with pytest.raises(ValueError, match="did you mean 'attention'"):
         explain(vit(), photo(), views=["atention"])
-    with pytest.raises(ValueError, match=r"no layer 'blocks.7'.*nearest are blocks"):
+    with pytest.raises(ValueError, match=r"no layer 'blocks.7'.*close matches: blocks"):
         explain(vit(), photo(), layers=["blocks.7"])
     with pytest.raises(ValueError, match="no view has a figure of norm"):
         explain(vit(), photo(), layers=["norm"], views=["attention"])
-    with pytest.raises(ValueError, match="of no run"):
+    with pytest.raises(ValueError, match="does not belong to a run"):
         explain(vit(), photo(), data="run")
     with pytest.raises(ValueError, match="pass shape="):
         explain(nn.Conv2d(3, 4, 3), photo())
-    with pytest.raises(CheckpointError, match="there is no"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         explain(tmp_path / "missing", photo())
 
 
@@ -316,9 +316,9 @@ def test_text_model_makes_the_views_asked_for_and_refuses_those_of_images():
     model, ids = transformers.BertForSequenceClassification(config), torch.randint(0, 50, (1, 6))
     (view,) = explain(model, ids, views=["density"], layers=["bert.encoder.layer.1"]).samples[0].views
     assert [row["layer"].startswith("bert.encoder.layer.1") for row in view.numbers["layers"]] == [True]
-    with pytest.raises(ValueError, match=r"no view 'gradcam' of texts.*words, density, scaling"):
+    with pytest.raises(ValueError, match=r"no view 'gradcam' for texts.*words, density, scaling"):
         explain(model, ids, views=["gradcam"])
-    with pytest.raises(ValueError, match="leave them out"):
+    with pytest.raises(ValueError, match="remove it"):
         explain(model, ids, data="run")
     with pytest.raises(TypeError, match="a mapping with input_ids"):
         explain(model, [3])

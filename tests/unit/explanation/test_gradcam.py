@@ -195,7 +195,7 @@ def test_view_names_the_class_and_the_layer(images):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 24, 2)), "no map of features"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 24, 2)), "no feature map"),
         (nn.Conv2d(3, 2, 1), "not the logits"),
     ],
 )
@@ -248,5 +248,5 @@ def test_map_must_have_the_proportions_of_the_image(cells):
     values = torch.randn(1, 3, *cells)
     assert FeatureMap("conv", values).as_map(values, find_host(model), (33, 60)).shape == values.shape
     for far in ((2, 7), (9, 2)):
-        with pytest.raises(HostError, match="no places of the image"):
+        with pytest.raises(HostError, match="do not correspond to positions in the image"):
             FeatureMap("conv", torch.randn(1, 3, *far)).as_map(torch.randn(1, 3, *far), find_host(model), (33, 60))

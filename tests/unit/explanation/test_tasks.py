@@ -75,7 +75,7 @@ def test_numbers_are_told_in_their_own_unit_and_the_first_is_asked_about(place, 
     text = explanation.save(place / "explained-numbers").read_text()
     assert image.rows[0][1] in text
     assert ">Share<" not in text
-    assert "no answer for the whole image" not in text
+    assert "no prediction for the whole image" not in text
 
 
 def test_validation_images_of_any_run_serve_to_compare_layers(place, images):
@@ -88,7 +88,7 @@ def test_validation_images_of_any_run_serve_to_compare_layers(place, images):
 
 
 def test_runs_of_other_tasks_are_compared_by_layers_alone(place, images):
-    with pytest.raises(ValueError, match=r"other tasks, multilabel and regress .*--views cka"):
+    with pytest.raises(ValueError, match=r"different tasks, multilabel and regress .*--views cka"):
         explain(place / "multilabel", images, against=place / "regress")
     explanation = explain(place / "multilabel", images, against=place / "regress", views=["cka"], data="run")
     assert len(views_of(explanation)["cka"].figures) == 2

@@ -169,9 +169,9 @@ def test_what_has_no_words_says_why():
 def test_wrong_inputs_are_refused():
     with pytest.raises(ValueError, match="one text at a time"):
         compute_influence(Bag(), torch.zeros(2, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match="no tokenizer"):
+    with pytest.raises(ValueError, match="needs a tokenizer"):
         words_view(Bag(), "a text")
-    with pytest.raises(ValueError, match="2 words were given for 3 tokens"):
+    with pytest.raises(ValueError, match="got 2 words for 3 tokens"):
         words_view(Bag(), torch.ones(1, 3, dtype=torch.long), words=["a", "b"])
 
 
@@ -210,10 +210,10 @@ def test_view_says_which_method_it_shows():
     "given", [{"heads": "all"}, {"block": 1}, {"epochs": [1]}, {"estimator": "biased"}, {"data": "run"}]
 )
 def test_what_is_for_images_is_refused_of_words(given):
-    with pytest.raises(ValueError, match=f"{next(iter(given))} was given and the model reads words"):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} applies to images only, and this model reads texts"):
         saccade.explain(bert(), [torch.tensor([[1, 2, 3]])], **given)
 
 
 def test_what_is_for_words_is_refused_of_images():
-    with pytest.raises(ValueError, match="method=integrated was given, which is for words"):
+    with pytest.raises(ValueError, match="method=integrated is for models that read texts"):
         saccade.explain(timm.create_model("resnet10t"), np.zeros((32, 32, 3), np.uint8), method="integrated")

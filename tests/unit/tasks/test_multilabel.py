@@ -66,7 +66,7 @@ def test_columns_are_chosen_by_name_where_a_list_has_others(tmp_path):
     assert data.outputs == ("green", "red")
     with pytest.raises(ValueError, match=r"row 1 has '.*' in the column 'level'; label columns hold 0 and 1"):
         data_of(path, "multilabel")
-    with pytest.raises(ValueError, match=r"it needs the columns 'blue', which were asked for"):
+    with pytest.raises(ValueError, match=r"it needs the columns 'blue', as requested"):
         data_of(path, "multilabel:columns=[blue]")
 
 

@@ -184,7 +184,9 @@ def test_auxiliary_losses_go_around_any_task(tmp_path):
     )
     trained = train(str(numbers_list(tmp_path)), out=tmp_path / "run", settings=values, quiet=True)
     assert np.isfinite(trained.score)
-    with pytest.raises(ConfigError, match="the plug-in token_label learns classes from a teacher; the task is regress"):
+    with pytest.raises(
+        ConfigError, match="the plug-in token_label learns classes from a teacher and does not support the task regress"
+    ):
         train(
             str(tmp_path / "numbers.csv"),
             out=tmp_path / "no",

@@ -206,7 +206,7 @@ def test_jpeg_masks_are_refused(tmp_path):
     (root / "classes.txt").write_text("ground\nsquare\nband\n")
     file = root / "masks" / "train" / "0.png"
     Image.open(file).save(file, format="JPEG")
-    with pytest.raises(BadSample, match="does not keep the values of a mask"):
+    with pytest.raises(BadSample, match="does not preserve the values of a mask"):
         opened(root).train.sample(0)
 
 

@@ -327,7 +327,7 @@ def test_an_explained_image_has_the_areas_of_its_mask_for_an_answer(trained, tmp
     assert said is not None
     assert said.record["answer"] == predicted.answer.record["answer"]
     page = found.save(tmp_path / "page")
-    assert "gives no answer" not in page.read_text()
+    assert "makes no prediction" not in page.read_text()
     assert "Covers" in page.read_text()
     told = json.loads((tmp_path / "page" / "numbers.json").read_text())["samples"][0]["answer"]
     assert sum(one["area"] for one in told) == pytest.approx(1, abs=1e-4)

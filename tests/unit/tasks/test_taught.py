@@ -71,7 +71,7 @@ def test_every_setting_of_the_loss_counts_with_a_teacher(plugin, setting, teache
     plugin = plugin.format(teacher)
     if setting == "smoothing" and plugin.startswith("token_label:teacher"):
         task, _ = build([plugin], smoothing=0.3)  # its labels are the teacher's, and none of the data's
-        assert any("loss.smoothing = 0.3 changes nothing" in note for note in task.spec.notes)
+        assert any("loss.smoothing = 0.3 has no effect" in note for note in task.spec.notes)
         assert not build([plugin])[0].spec.notes
         return
     given = {"class_weights": "balanced"} if setting == "balanced" else {setting: SETTINGS[setting]}
@@ -150,7 +150,7 @@ def test_smoothing_of_the_labels_can_be_given_to_distillation(teacher):
 
 
 def test_two_teachers_are_refused(teacher):
-    with pytest.raises(ConfigError, match=r"token_label, distill .*leave all but one out"):
+    with pytest.raises(ConfigError, match=r"token_label, distill .*keep only one of them"):
         build(["token_label", f"distill:teacher={teacher}"])
 
 

@@ -89,7 +89,7 @@ def test_questions_that_cannot_be_asked_are_named(run, table, tmp_path):
     assert [one.answer for one in found] == [None] * 3
     assert "more tokens than the maximum of 32" in found[2].problem
     for wrong in ("dark.png", "dark.png\t ", "\tis it"):
-        with pytest.raises(ValueError, match="no image with a question"):
+        with pytest.raises(ValueError, match="not an image with a question"):
             list(saccade.predict(run, [wrong]))
     (tmp_path / "a.csv").write_text("image,words\na,b\n")
     with pytest.raises(ValueError, match="it needs question or text"):
@@ -107,7 +107,7 @@ def test_server_takes_an_image_with_a_question(run, table):
         given = client.post("/predict", files={**file, "text": (None, "is the film bright")}).json()
         assert {row["name"]: row["share"] for row in given["rows"]} == pytest.approx(want, abs=1e-5)
         for files, told in (
-            (file, "text has no letters"),
+            (file, "text is empty"),
             ({"text": (None, "is it")}, "send one in the field `file`"),
             ({**file, "text": (None, "film " * 60)}, "more tokens than the maximum of 32"),
             ({**file, "text": (None, "is it"), "pair": (None, "or not")}, "reads one text"),

@@ -114,7 +114,7 @@ def test_a_comparison_does_not_mix_runs_from_other_files_of_the_same_name(arm, t
     compare(**asked, seeds=2)
     write(file, seed=1)
     compare(**asked, seeds=2)  # nothing is left to train: what there is is told
-    with pytest.raises(RunError, match=r"is another than when the comparison .* was begun"):
+    with pytest.raises(RunError, match=r"changed since the comparison .* was started"):
         compare(**asked, seeds=3)
     write(file)
     compare(**asked, seeds=3)

@@ -33,7 +33,9 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
     notes += [*_failure_notes(failures, plan.reference, reference), *ready.notes]
     if plan.side_by_side > 1:
         notes.append(
-            Note("timing", f"seconds were measured with up to {plan.side_by_side} runs at a time on this machine")
+            Note(
+                "timing", f"training times were measured with up to {plan.side_by_side} concurrent runs on this machine"
+            )
         )
     differences = {}
     distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
@@ -51,7 +53,10 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
         worth = measure.failure_loss(name, reference or "")
         judged[name] = weigh(one, stability[name], stability[reference or ""], worth=worth)
     if look > 1:
-        message = f"this is look {look} at these arms with seeds added in between; intervals and p-values count that"
+        message = (
+            f"this is look {look} at these arms, with seeds added in between; intervals and p-values are corrected "
+            "for repeated looks"
+        )
         notes.append(Note("looks", message))
     outputs, source = ready.outputs, ready.validation
     other: dict[str, dict[str, Difference]] = {}
@@ -102,7 +107,7 @@ def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: 
         which = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}" if seeds else ""
         notes += [Note("failure", f"{name} failed{which}: {next(iter(found.values()))}", arm=name)] if found else []
     if used is None:
-        notes.append(Note("reference", "no arm has enough finished runs: nothing can be said"))
+        notes.append(Note("reference", "no arm has enough finished runs for a comparison"))
     elif used != asked:
         message = f"the reference {asked} has too few finished runs, so the others are compared with {used} instead"
         notes.append(Note("reference", message))

@@ -22,7 +22,7 @@ Same = Literal["everything", "training", "answers"]
 EFFECTS: dict[Same, tuple[str, str]] = {
     "everything": ("trained exactly like", "had no effect"),
     "training": ("trained exactly like", "had no effect on training"),
-    "answers": ("answers exactly like", "had no effect on the weights"),
+    "answers": ("makes exactly the same predictions as", "had no effect on the weights"),
 }
 
 
@@ -61,7 +61,7 @@ class Evidence:
             for name in (metric, f"val_{metric}"):
                 if isinstance(found.get(name), int | float) and not isinstance(found[name], bool):
                     return float(found[name])
-        raise ValueError(f"metric={metric!r} was given; {self.runs[seed]} ended with {', '.join(self.scores(seed))}")
+        raise ValueError(f"metric={metric!r}: {self.runs[seed]} reports only {', '.join(self.scores(seed))}")
 
     def scores(self, seed: int) -> dict[str, float]:
         """Return all final metrics of a run, except costs."""
@@ -125,8 +125,8 @@ def same_samples(arms: Mapping[str, Evidence]) -> bool:
         if len(set(found.values())) > 1:
             answered = ", ".join(f"{name} {digest[:12]}" for name, digest in found.items())
             raise RunError(
-                f"the arms validated on different samples with seed {seed}: {answered}; only answers to the same "
-                "samples can be compared. The set was changed between runs: begin anew in another folder"
+                f"the arms were validated on different samples for seed {seed}: {answered}; only predictions on the "
+                "same samples can be compared. The dataset changed between runs: start again in another directory"
             )
     return len(everywhere) <= 1
 
@@ -161,8 +161,8 @@ class Unaffected:
         """The note for the reader."""
         did, effect = EFFECTS[self.same]
         seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
-        message = f"{self.arm} {did} {self.like} with {seeds}: what it changes {effect} there"
-        return Note("unaffected", message, "check that the arm does what it says", self.arm)
+        message = f"{self.arm} {did} {self.like} for {seeds}: its changes {effect} there"
+        return Note("unaffected", message, "check that the arm changes what it is meant to change", self.arm)
 
 
 def find_unaffected(plan: Plan, arms: Mapping[str, Evidence]) -> tuple[Unaffected, ...]:

@@ -143,7 +143,7 @@ class Findings:
         for arm in self.arms:
             if arm.name == name:
                 return arm
-        raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
+        raise KeyError(f"no arm {name!r}; arms: {', '.join(arm.name for arm in self.arms)}")
 
     def gains_and_losses(self, name: str) -> tuple[list[Disagreement], list[Disagreement]]:
         """Return the images on which an arm is better than the reference, and those on which it is worse."""
@@ -163,17 +163,19 @@ class Findings:
         arm = self.arm(name)
         like = self.never_applied(name)
         if like == self.reference:
-            return Verdict("never applied", f"never applied: it trained exactly like {like}, so it was not tried here")
+            return Verdict(
+                "never applied", f"never applied: it trained exactly like {like}, so this comparison does not test it"
+            )
         if like is not None:
             known = self.verdict(like)
-            return replace(known, text=f"never applied to {like}, like which it trained: {known.text}")
+            return replace(known, text=f"never applied to {like} (it trained exactly like it): {known.text}")
         if name in self.differences:
             return self.differences[name].verdict
         if name == self.reference:
             return Verdict("no difference", "the reference that the other arms are compared with")
         if arm.identical_to is not None and arm.status != "failed":
             if arm.identical_to == self.reference:
-                return Verdict("no difference", f"identical to {arm.identical_to}: the same settings, the same runs")
+                return Verdict("no difference", f"identical to {arm.identical_to}: same settings, same runs")
             return self.verdict(arm.identical_to)
         if arm.failures:
             reasons = "; ".join(dict.fromkeys(arm.failures.values()))

@@ -69,7 +69,7 @@ class Measure:
         question, seeds = self.question, self.seeds(reference, arm)
         paired = question.paired and (question.fixed or len(seeds) >= (1 if question.folds else 2))
         if question.paired and not paired and self._by_sample(question.metric) is not None:
-            message = f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired"
+            message = f"{arm}: fewer than two seeds finished in both arms, so seeds are not paired"
             self.notes.append(Note("unpaired", message, arm=arm))
         terms = self._terms(question.metric, question.larger_is_better, margin=question.margin)
         return self._difference(reference, arm, question.metric, terms, paired=paired)
@@ -245,7 +245,7 @@ class Measure:
     def _records(self, arm: str, spec: MetricSpec, seeds: tuple[int, ...]) -> np.ndarray:
         """Return an arm's records, seeds x samples x ...; float64 if they are scalars."""
         if not seeds:
-            raise ValueError(f"no seed of {arm} finished that can be compared")
+            raise ValueError(f"no comparable seed of {arm} finished")
         found = per_sample(self.arms[arm], spec.column, seeds, self.places)
         return found if spec.statistic is not None else found.astype(np.float64)
 

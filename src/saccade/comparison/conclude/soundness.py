@@ -33,7 +33,7 @@ def warn_of_losses(runs: Mapping[str, Mapping[int, Path]]) -> list[Note]:
         if falls and sum(falls) / len(falls) > STEEP:
             share = sum(falls) / len(falls)
             message = (
-                f"{name} looks under-trained: {share:.0%} of the fall of its loss came in the last fifth of the epochs"
+                f"{name} looks under-trained: {share:.0%} of its loss decrease came in the last fifth of the epochs"
             )
             notes.append(Note("undertrained", message, "train for more epochs before judging it", arm=name))
     return notes
@@ -69,8 +69,9 @@ def warn_of_chance(scores: Mapping[str, float | None], metric: MetricSpec | None
     return [
         Note(
             "undertrained",
-            f"{name} has hardly learned: {metric.words} {metric.show(score)}, by chance {metric.show(metric.chance)}",
-            "seek settings by saccade tune, or compare with --tune",
+            f"{name} has hardly learned: {metric.words} {metric.show(score)}, chance level "
+            f"{metric.show(metric.chance)}",
+            "find settings with saccade tune, or compare with --tune",
             arm=name,
         )
         for name, score in scores.items()
@@ -118,8 +119,8 @@ class Probes:
             return []
         had = "failed" if own.score is None else metric.show(own.score)
         message = (
-            f"{name} looks badly trained: after {epochs} epochs on a part of the training samples a learning rate of "
-            f"{other:g} scores {metric.show(less.score)}, its own, {config.optim.lr:g}, {had}"
+            f"{name} looks badly trained: after {epochs} epochs on a subset of the training samples, learning rate "
+            f"{other:g} scores {metric.show(less.score)}; its own learning rate, {config.optim.lr:g}: {had}"
         )
         return [Note("undertrained", message, "compare with --tune", arm=name)]
 
@@ -137,10 +138,11 @@ class Probes:
                 continue
             if trial.score - score > POINTS:
                 message = (
-                    f"{name} is far under a small ResNet: {PEER} trained for {epochs} epochs on a part of the training "
-                    f"samples scores {metric.show(trial.score)} on others of them, {name} {metric.show(score)}"
+                    f"{name} is far below a small ResNet: {PEER} trained for {epochs} epochs on a subset of the "
+                    f"training samples scores {metric.show(trial.score)} on held-out ones, {name} "
+                    f"{metric.show(score)}"
                 )
-                notes.append(Note("undertrained", message, "compare with --tune, or for more epochs", arm=name))
+                notes.append(Note("undertrained", message, "compare with --tune, or train for more epochs", arm=name))
         return notes
 
     def _run(self, config: TrainConfig, epochs: int) -> tuple[Trial, TrialSetup]:

@@ -54,8 +54,8 @@ def render_report(
         ("costs", "Cost against gain"): [*gain_by_cost(result), tables.costs(result), *tables.at_equal_time(result)],
         ("classes", "Class by class"): tables.classes(result),
         ("pictures", "Samples they disagree on"): disagreeing(result, source),
-        ("settings", "What differs, what is equal"): tables.settings(result),
-        ("failures", "What failed"): tables.failures(result),
+        ("settings", "What differs and what is held equal"): tables.settings(result),
+        ("failures", "Failures"): tables.failures(result),
         ("repeat", "To repeat it"): repeat(result, request),
     }
     sections = [Section(key, name, to_html(blocks)) for (key, name), blocks in found.items() if blocks]
@@ -74,7 +74,7 @@ def _next(result: Comparison) -> Section:
     commands = {"the same command with --seeds raised": "sharper intervals; finished runs are kept"}
     if places:
         commands |= {
-            f"saccade evaluate {places} --robust": "two trainings side by side under noise and attacks",
+            f"saccade evaluate {places} --robust": "two runs side by side under noise and attacks",
             f"saccade serve {places}": "two models on one page",
         }
     return next_section(commands)
@@ -132,10 +132,10 @@ def curves(result: Comparison, records: Records) -> list[Block]:
                 )
                 charts.append(chart)
     if not charts:
-        return [Text("The runs' curves were not at hand.", "note")]
+        return [Text("The training curves of the runs were not available.", "note")]
     about = (
-        "The line is the mean over seeds; the band reaches from the worst seed to the best. Bands that overlap "
-        "decide nothing by themselves: verdicts compare the arms seed by seed, after the last epoch."
+        "The line is the mean over seeds; the band spans the worst to the best seed. Overlapping bands alone are not "
+        "conclusive: verdicts compare the arms seed by seed, after the last epoch."
     )
     return [Text(about), grid(*charts)]
 
@@ -168,13 +168,13 @@ def gain_by_cost(result: Comparison) -> list[Block]:
     if d is None:
         return []
     text = (
-        f"{'Up' if d.larger_is_better else 'Down'} and to the left is best: more is gained at less cost. The reference "
-        "stands at 1 and 0. The dots have intervals of their own, which the tables tell."
+        f"{'Up' if d.larger_is_better else 'Down'} and to the left is best: a larger gain at a lower cost. The "
+        "reference is at 1 and 0. Each dot has an interval of its own, listed in the tables."
     )
     chart = scatter(
         {"reference": [Point(1.0, 0.0, result.reference)], "arms": places},
         title="Gain by cost",
-        x_label="seconds a step, times the reference",
+        x_label="seconds per step, relative to the reference",
         y_label=f"difference in {result.words(result.metric)}{f', {d.unit_name}' if d.unit_name else ''}",
     )
     return [Text(text), chart]
@@ -216,14 +216,17 @@ def repeat(result: Comparison, request: Mapping[str, Any] | None) -> list[Block]
     """Return the section with the command to repeat the comparison, and its raw results."""
     blocks: list[Block] = []
     if request is not None:
-        blocks += [Text("From the folder it was started in, into a new folder:")]
+        blocks += [Text("From the directory it was started in, into a new directory:")]
         blocks += [tag("pre", typed(repeat_command(result, request)))]
         if only := _only_python(result, request):
             blocks += [
-                Text(f"The command cannot say {', '.join(only)}: from Python give that to saccade.compare.", "note")
+                Text(
+                    f"{', '.join(only)} cannot be set on the command line; pass it to saccade.compare in Python.",
+                    "note",
+                )
             ]
         asked = json.dumps(request, indent=1, ensure_ascii=False)
-        blocks += [fold("What was asked (comparison.json)", tag("pre", tag("code", asked)))]
+        blocks += [fold("Request (comparison.json)", tag("pre", tag("code", asked)))]
     raw = result.to_json()
     whole = raw if len(raw) <= RAW else raw[:RAW] + "\n… the rest is in result.json"
     blocks += [tables.runs(result), fold("The plan as printed", tag("pre", tag("code", str(result.plan))))]

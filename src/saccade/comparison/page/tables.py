@@ -20,7 +20,7 @@ from .words import NAME, capital
 CLASSES = 12  # most classes shown unfolded
 ENDS = 5  # worst and best classes shown if there are more
 FOLDED = 300  # most classes in a fold
-TOO_FEW = "with so few seeds or samples it would miss even the largest difference that there can be"
+TOO_FEW = "with so few seeds or samples even the largest possible difference would be missed"
 
 
 def differences(result: Findings) -> list[Block]:
@@ -35,13 +35,14 @@ def differences(result: Findings) -> list[Block]:
     ]
     side = "Right" if d.larger_is_better else "Left"
     drawing = (
-        f"The dot is what was seen, the line what the true difference may be ({d.level:.0%} interval, corrected for "
-        f"the number of arms and of looks); the dashed line is no difference. {side} of it is better."
+        f"The dot is the observed difference, the line its {d.level:.0%} confidence interval (corrected for the "
+        f"number of arms and looks); the dashed line marks no difference. {side} of it is better."
     )
     text = (
-        "The last column is the smallest true difference that an experiment like this one finds four times out of five."
-        + (f" What was seen is smaller than that for {', '.join(below)}." if below else "")
-        + (f" For {', '.join(lost)} it is nothing: {TOO_FEW}." if lost else "")
+        "The last column is the smallest true difference that an experiment like this one detects four times out "
+        "of five."
+        + (f" The observed difference is smaller than that for {', '.join(below)}." if below else "")
+        + (f" For {', '.join(lost)} there is none: {TOO_FEW}." if lost else "")
     )
     of = f" in {d.unit_name}" if d.unit_name else ""
     caption = f"Difference in {result.words(result.metric)} from {shorten(result.reference, NAME)}{of}"
@@ -49,7 +50,7 @@ def differences(result: Findings) -> list[Block]:
         (Name(name), _span(judged.difference, judged.low, judged.high), judged.difference.smallest)
         for name, judged in result.differences.items()
     )
-    drawn = Table(caption, ("Arm", "Difference", "Smallest it would find"), rows)
+    drawn = Table(caption, ("Arm", "Difference", "Smallest detectable"), rows)
     return [Text(drawing, "drawing"), Text(text), drawn, scores(result), *others(result)]
 
 
@@ -65,7 +66,7 @@ def scores(result: Findings) -> Table:
         p = "" if judged is None else f"{judged.p_holm:.2g}"
         each = ", ".join(result.show(result.metric, value) for value in arm.scores)
         rows.append((Name(arm.name), result.show(result.metric, arm.mean), p, f"{len(arm.seeds)}", each))
-    caption = "Scores of every arm; p: how often chance alone would show so large a difference, corrected for all arms"
+    caption = "Scores of every arm; p: probability of so large a difference by chance alone, corrected for all arms"
     words = result.words(result.metric)
     mean = f"M{words[1:]}" if words.startswith("mean ") else f"Mean {words}"
     return Table(caption, ("Arm", mean, "p (Holm)", "Seeds", "Each seed"), tuple(rows), (1, 2, 3))
@@ -81,17 +82,17 @@ def others(result: Findings) -> list[Table]:
             interval = f"{ends[0]:+.4g} to {ends[1]:+.4g}"
             rows.append((result.words(metric), Name(name), f"{d.mean:+.4g}", interval, f"{d.p_value:.2g}"))
     alone = any(d.samples_fixed for arms in result.other.values() for d in arms.values())
-    over = "over seeds alone where no sample has a score of its own, " if alone else ""
-    caption = f"Differences of other numbers; intervals {over}not corrected for how many there are"
-    columns = ("Number", "Arm", "Difference", "Interval", "p")
-    return [Table(caption, columns, tuple(rows), (2, 3, 4), folded="Other numbers")] if rows else []
+    over = "over seeds only where samples have no scores of their own, " if alone else ""
+    caption = f"Differences in other metrics; intervals {over}not corrected for the number of metrics"
+    columns = ("Metric", "Arm", "Difference", "Interval", "p")
+    return [Table(caption, columns, tuple(rows), (2, 3, 4), folded="Other metrics")] if rows else []
 
 
 def costs(result: Findings) -> Table:
     """Return the costs of every arm."""
-    columns = ("Arm", "Parameters", "Multiply-adds", "ms a step", "Time of a step against the reference")
+    columns = ("Arm", "Parameters", "Multiply-adds", "ms per step", "Step time relative to the reference")
     rows = tuple((Name(name), *_cost(cost)) for name, cost in result.costs.items())
-    caption = "What each arm costs; multiply-adds are those of one sample, each two FLOPs"
+    caption = "Cost of each arm; multiply-adds are per sample (one is two FLOPs)"
     return Table(caption, (*columns, "Trained for", "GPU memory"), rows, tuple(range(1, 7))).without_empty()
 
 
@@ -101,7 +102,7 @@ def _cost(cost: Cost) -> list[str]:
         "" if cost.parameters is None else f"{cost.parameters:,}",
         "" if cost.macs is None else f"{cost.macs / 1e6:,.1f} M",
         "" if cost.seconds_per_step is None else f"{1000 * cost.seconds_per_step:.1f}",
-        "" if ratio is None else f"{ratio.ratio:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})",
+        "" if ratio is None else f"{ratio.ratio:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})",
         "" if cost.seconds is None else say_duration(cost.seconds),
         "" if cost.peak_memory is None else f"{cost.peak_memory / 2**20:,.0f} MiB",
     ]
@@ -118,10 +119,10 @@ def at_equal_time(result: Findings) -> list[Block]:
     if not rows:
         return []
     text = (
-        f"An arm that takes longer a step has had more time. Here {metric} is read when each has trained equally long, "
-        "by a straight line between validations; a first epoch that compiled counts as long as the others. The longer "
-        "run is not at the end of its schedule there, so this understates what a schedule of that length would give. "
-        "Intervals are over seeds alone."
+        f"An arm with slower steps has had more time. Here {metric} is read after equal training time, by linear "
+        "interpolation between validations; a first epoch that includes compilation counts as long as the others. "
+        "The longer run is not at the end of its schedule at that point, so this understates the result of a "
+        "schedule of that length. Intervals are over seeds only."
     )
     caption = f"Difference in {metric} from {shorten(result.reference, NAME)} at equal time{unit}"
     drawn = Table(caption, ("Arm", "Difference", "When"), tuple(rows))
@@ -146,19 +147,19 @@ def classes(result: Findings, *, brief: bool = False) -> list[Block]:
         if len(rows) <= CLASSES:
             blocks.append(_class_table(rows, f"{caption}, worst first"))
             continue
-        blocks.append(_class_table(rows[:ENDS], f"{caption}: the {ENDS} that lose most"))
-        blocks.append(_class_table(rows[-ENDS:], f"{caption}: the {ENDS} that gain most"))
+        blocks.append(_class_table(rows[:ENDS], f"{caption}: the {ENDS} largest losses"))
+        blocks.append(_class_table(rows[-ENDS:], f"{caption}: the {ENDS} largest gains"))
         rest = rows[ENDS:-ENDS]
         of = f"The other {len(rest)} classes" if len(rest) <= FOLDED else f"{FOLDED} of the other {len(rest)} classes"
         blocks.append(_class_table(rest[:FOLDED], f"{caption}: {of.lower()}", folded=of))
     if not blocks:
         return []
     text = (
-        "Each interval speaks of its class alone: with many classes some lie beside zero by luck. A class is marked "
-        "clear if its difference stands after correction for the number of classes."
+        "Each interval is for its class alone: with many classes some exclude zero by chance. A class is marked "
+        "clear if its difference remains significant after correction for the number of classes."
     )
     if any(row.difference.share for found in result.classes.values() for row in found):
-        text += " Intervals end at 100 points, all that there can be: one that wide says nothing."
+        text += " Intervals end at 100 points, the largest possible difference: one that wide says nothing."
     return [Text(text), *blocks]
 
 
@@ -196,9 +197,9 @@ def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagre
 
 def disagreements_text(result: Findings) -> Text:
     """Return the explanation of the tables of images."""
-    right = f"the {result.words(result.sample_metric)} of each, a mean of trainings."
+    right = f"the {result.words(result.sample_metric)} of each, averaged over the runs."
     if result.sample_metric in result.binary:
-        right = "how many of the trainings get each right."
+        right = "how many of the runs get each right."
     return Text(f"The validation samples with the largest differences, and {right}")
 
 
@@ -218,7 +219,7 @@ def settings(result: Findings) -> list[Block]:
         rows += [(Name(arm.name), Code(key), _value(base), _value(own)) for key, (base, own) in arm.changes.items()]
         rows += [] if arm.changes else [(Name(arm.name), plan.remark(arm), "", "")]
     changed = Table("What differs between the arms", ("Arm", "Setting", "Reference", "Arm's own"), tuple(rows))
-    held: Block = Text("Nothing was checked: there is no second arm that could be built.", "note")
+    held: Block = Text("Nothing was checked: no second arm could be built.", "note")
     if any(arm.checks for arm in plan.arms):
         caption = "What is held equal, checked for the first seed"
         held = Table(caption, ("What", "In the arms", "How"), tuple(plan.held_equal))
@@ -239,10 +240,10 @@ def decisions(result: Findings) -> list[Table]:
         own = [(Name(name), Code(setting), _value(base), _value(own)) for name, setting, base, own in differ]
         tables.append(Table("Decisions that differ between the arms", columns, tuple(own)))
     if base := plan.arm(plan.reference).decisions:
-        caption = f"Settings of {shorten(plan.reference, NAME)} that differ from the recipe, and who decided them"
+        caption = f"Settings of {shorten(plan.reference, NAME)} that differ from the recipe, and their source"
         rows = tuple((Code(one.setting), _value(one.value), _value(one.before), one.who, one.why) for one in base)
         columns = ("Setting", "Value", "Recipe", "Set by", "Why")
-        tables.append(Table(caption, columns, rows, folded="Who decided the settings"))
+        tables.append(Table(caption, columns, rows, folded="Where the settings come from"))
     return tables
 
 
@@ -287,8 +288,8 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
     count = "" if tuned.trained_on is None else f"{tuned.trained_on:,} "
     about = (
         f"Before the comparison every arm was given {say_duration(tuned.seconds)} and the same "
-        f"{len({one.number for one in tuned.attempts})} candidates on the same {count}training samples, judged on "
-        f"{tuned.judged_on:,} others of them; the validation samples were not looked at. {promise()}"
+        f"{len({one.number for one in tuned.attempts})} candidates on the same {count}training samples, scored on "
+        f"{tuned.judged_on:,} held-out training samples; the validation samples were not used. {promise()}"
     )
     rows = tuple(
         (
@@ -298,7 +299,7 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
         )
         for name, values in tuned.values.items()
     )
-    table = Table("What the arms got", ("Arm", *(axis.words for axis in tuned.axes), "Chosen as"), rows)
+    table = Table("Settings chosen for the arms", ("Arm", *(axis.words for axis in tuned.axes), "Chosen as"), rows)
     charts, after = [], f", {count_of(tuned.rungs[0].epochs, 'epoch')}"
     for axis in tuned.axes:
         lines = {}

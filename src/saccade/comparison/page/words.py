@@ -16,25 +16,25 @@ EFFECTS = {  # for one arm and several
     "helps": ("helps", "help"),
     "hurts": ("hurts", "hurt"),
     "no difference": ("makes no difference that matters", "make no difference that matters"),
-    "cannot tell": ("cannot be told apart from it yet", "cannot be told apart from it yet"),
+    "cannot tell": ("shows no conclusive difference yet", "show no conclusive difference yet"),
     "unstable": ("is unstable", "are unstable"),
     "never applied": ("was never applied", "were never applied"),
     "failed": ("failed", "failed"),
 }
 HOW = {
-    "Arm": "One way to train: the reference as it is, or with something changed, such as a plug-in added. All else is "
-    "held equal.",
-    "Seed": "Training begins from chance: two trainings of the very same arm end differently. So each is trained "
-    "several times, each time from another seed, and arms are compared seed by seed.",
+    "Arm": "One training setup: the reference, or the reference with a change, such as an added plug-in. Everything "
+    "else is held equal.",
+    "Seed": "Training is random: two runs of the same arm end differently. So each arm is trained several times, "
+    "each time with another seed, and arms are compared seed by seed.",
     "Points": "One point is one {of} in a hundred: from 90% to 91% is one point.",
-    "Interval": "What the true difference may be, given these trainings and these samples. If it does not hold zero, "
-    "the difference is not put down to chance.{cut}",
-    "Cannot tell": "Not the same as no difference. The experiment is too small to say: more seeds, or more validation "
-    "samples, make it sharper.",
-    "Unstable": "Trainings failed or came to nothing. The interval speaks of those that finished; counting the others "
-    "could turn it.",
-    "Not said": "Nothing is said of other samples than of this kind, of other models, or of longer training; nor of "
-    "what goes wrong more rarely than it could be seen: of {seeds} trainings none failing, up to {unseen:.0%} may.",
+    "Interval": "The range of true differences that fit these runs and these samples. If it does not contain zero, "
+    "chance alone is an unlikely explanation of the difference.{cut}",
+    "Cannot tell": "Not the same as no difference. The experiment is too small to decide: more seeds or more "
+    "validation samples narrow the interval.",
+    "Unstable": "Runs failed or did not learn. The interval covers those that finished; counting the others could "
+    "reverse it.",
+    "Not covered": "Nothing follows for other kinds of samples, other models or longer training, nor for rare "
+    "failures: with no failure in {seeds} runs, up to {unseen:.0%} of runs may still fail.",
 }
 
 
@@ -72,8 +72,8 @@ def about(result: Findings) -> str:
     """Return the scope of the verdicts."""
     seeds = len(result.arm(result.reference).seeds)
     return (
-        f"{result.words(result.metric)} on {result.plan.samples:,} validation samples, "
-        f"against {shorten(result.reference, NAME)}, trained {seeds} time{'' if seeds == 1 else 's'}"
+        f"{result.words(result.metric)} on {result.plan.samples:,} validation samples, compared with "
+        f"{shorten(result.reference, NAME)}, trained {seeds} time{'' if seeds == 1 else 's'}"
     )
 
 
@@ -82,7 +82,7 @@ def how_to_read(result: Findings) -> list[tuple[str, str]]:
     spec = result.spec(result.metric)
     share = spec is not None and spec.share
     of = "sample" if result.metric in result.binary else "part"
-    cut = " It is cut at 100 points, all that there can be." if share else ""
+    cut = " It is cut at 100 points, the largest possible difference." if share else ""
     seeds = len(result.arm(result.reference).seeds)
     known = {"of": of, "cut": cut, "seeds": seeds, "unseen": wilson(0, seeds)[1]}
     unstable = any(kind_of(result, arm.name) == "unstable" for arm in result.arms)
@@ -94,16 +94,16 @@ def in_words(result: Findings, name: str) -> str:
     """Return the verdict on an arm, for readers without knowledge of statistics."""
     arm = result.arm(name)
     if arm.status == "failed":
-        return f"It failed: {shorten(next(iter(arm.failures.values()), 'no run was finished'), 300)}"
+        return f"It failed: {shorten(next(iter(arm.failures.values()), 'no run finished'), 300)}"
     judged = result.differences.get(arm.identical_to or name)
     if judged is None or result.never_applied(name) is not None:
         return f"{capital(result.verdict(name).text)}."
     same = f"The same settings as {arm.identical_to}. " if arm.identical_to else ""
     about = ""
     if judged.difference.design == "fixed":
-        about += " This is said of these trained weights only, not of other trainings."
+        about += " This holds for these trained weights only, not for other runs."
     if judged.difference.samples_fixed:
-        about += " This is said of these very samples: of others, it says nothing."
+        about += " This holds for these samples only, not for others."
     return same + _decided(result, judged) + _unsteady(result, arm) + about
 
 
@@ -113,10 +113,10 @@ def _unsteady(result: Findings, arm: ArmResult) -> str:
     for tried in (arm, result.arm(result.reference)):
         whose, one = f"{tried.name}'s", tried.stability
         if one is not None and one.failed:
-            may = f"{one.low:.0%} to {one.high:.0%} may"
-            found += f" Of {whose} {one.tried} trainings {one.failed} failed, so that {may}."
+            may = f"{one.low:.0%} to {one.high:.0%} of runs may fail"
+            found += f" Of {whose} {one.tried} runs, {one.failed} failed, so {may}."
         if one is not None and one.diverged:
-            found += f" {len(one.diverged)} of {whose} trainings finished but did not learn."
+            found += f" {len(one.diverged)} of {whose} runs finished but did not learn."
     return found
 
 
@@ -124,19 +124,25 @@ def _decided(result: Findings, judged: Judgement) -> str:
     d, kind = judged.difference, judged.verdict.kind
     seen, low, high = _seen(result, d), _side(result, d, judged.low), _side(result, d, judged.high)
     if kind in ("helps", "hurts"):
-        return f"{seen}. Chance alone would hardly show that; the true difference is probably between {low} and {high}."
+        return (
+            f"{seen}. Chance alone is an unlikely explanation; the true difference is probably between {low} and "
+            f"{high}."
+        )
     if kind == "no difference":
         if d.margin is None or (d.mean == 0 and d.spread.certain):
             return "It scores the same as the reference everywhere."
         return f"{seen}. Whatever the true difference is, it is probably smaller than {d.amount(d.margin)}."
     if kind == "unstable":
-        return f"{seen}, over the trainings that finished, where anything from {low} to {high} fits; that is not all:"
+        return (
+            f"{seen} in the runs that finished, where anything from {low} to {high} is consistent with the results. "
+            "But not all runs succeeded:"
+        )
     if d.mean == 0 and d.spread.certain:
         return (
-            f"It is right and wrong on the same {d.n_samples:,} samples as the reference, which may hide a difference "
-            f"of up to {d.amount(same_everywhere_hides(d))}. Train longer, or validate on more samples."
+            f"It is right and wrong on the same {d.n_samples:,} samples as the reference, which can hide a "
+            f"difference of up to {d.amount(same_everywhere_hides(d))}. Train longer, or validate on more samples."
         )
-    return f"{seen}, but anything from {low} to {high} fits what was seen.{_advice(judged)}"
+    return f"{seen}, but anything from {low} to {high} is consistent with the results.{_advice(judged)}"
 
 
 def _advice(judged: Judgement) -> str:
@@ -144,15 +150,15 @@ def _advice(judged: Judgement) -> str:
     if more is None:
         return ""
     if out_of_reach(more, d.margin):
-        return f" To be sure of a difference as small as this would take {more:,} more seeds of each arm."
+        return f" Detecting a difference as small as this would take {more:,} more seeds of each arm."
     wanted = f"of {d.amount(d.margin)}" if d.margin else "as large as this"
-    return f" To find a difference {wanted}, train about {more} more seed{'s' if more > 1 else ''} of each arm."
+    return f" To detect a difference {wanted}, train about {more} more seed{'s' if more > 1 else ''} of each arm."
 
 
 def _seen(result: Findings, d: Difference) -> str:
     if _counts_samples(result, d):
         spec = result.spec(result.metric)
-        alike = ", every class counted alike" if spec is not None and spec.by_group else ""
+        alike = ", every class counted equally" if spec is not None and spec.by_group else ""
         verb = "is" if d.size(d.mean) == "1.00" else "are"
         return f"Of 100 samples{alike}, {_side(result, d, d.mean)} {verb} right"
     name = result.words(result.metric)

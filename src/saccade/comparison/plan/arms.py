@@ -57,22 +57,23 @@ class Arm:
         twice = [text for text in self.plugins if name_of(text) in map(name_of, plugins)]
         if twice:
             raise ConfigError(
-                f"{twice[0]} was given and all arms have {name_of(twice[0])} by model.plugins; leave it out there"
+                f"an arm adds {twice[0]}, but model.plugins gives {name_of(twice[0])} to all arms; remove it "
+                "from model.plugins"
             )
 
 
 def parse_arms(texts: Sequence[str]) -> tuple[Arm, ...]:
     """Read the arms of a comparison; see the head of this file for how they are written."""
     if isinstance(texts, str):
-        raise ConfigError(f"arms={texts!r} was given; give a list, such as ['base', {texts!r}]")
+        raise ConfigError(f"arms={texts!r}: expected a list, such as ['base', {texts!r}]")
     arms = tuple(parse_arm(text) for text in texts)
     if len(arms) < 2:
         given = repr(arms[0].name) if arms else "nothing"
-        raise ConfigError(f"arms: {given} was given; a comparison needs two or more, such as 'base' and 'broadcast'")
+        raise ConfigError(f"arms: got {given}; a comparison needs two or more, such as 'base' and 'broadcast'")
     names = [arm.name for arm in arms]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"two arms are called {twice[0]!r}; give one of them another name: 'other:={twice[0]}'")
+        raise ConfigError(f"two arms are named {twice[0]!r}; rename one of them: 'other:={twice[0]}'")
     return arms
 
 
@@ -86,7 +87,7 @@ def parse_arm(text: str) -> Arm:
     name, named, body = text.partition(":=")
     name, body = (name.strip(), body.strip()) if named else ("", text.strip())
     if named and not NAME.fullmatch(name):
-        raise ConfigError(f"arm {text!r}: the name {name!r} was given; names are letters, digits, spaces and . _ + -")
+        raise ConfigError(f"arm {text!r}: invalid name {name!r}; names consist of letters, digits, spaces and . _ + -")
     plugins: list[str] = []
     settings: dict[str, Any] = {}
     for part in split(body, "+"):
@@ -139,11 +140,14 @@ def _add_settings(settings: dict[str, Any], part: str, text: str) -> None:
         name, equals, value = item.partition("=")
         name = SHORT.get(name.strip(), name.strip())
         if not equals or not name:
-            raise ConfigError(f"arm {text!r}: {item!r} is no part of an arm. {_allowed()}")
+            raise ConfigError(f"arm {text!r}: cannot parse {item!r}. {_allowed()}")
         if name == "seed":
-            raise ConfigError(f"arm {text!r}: every arm is trained with the same seeds; give them for all, as seeds")
+            raise ConfigError(
+                f"arm {text!r}: an arm cannot set the seed, since all arms are trained with the same seeds; set them "
+                "with seeds"
+            )
         if name in settings:
-            raise ConfigError(f"arm {text!r} sets {name} twice; once is enough")
+            raise ConfigError(f"arm {text!r} sets {name} twice; set it once")
         settings[name] = read_value(value)
         if name == "recipe":
             continue
@@ -158,7 +162,7 @@ def _allowed(*, named: bool = True) -> str:
     plugins = f"plug-ins ({', '.join(sorted(PLUGINS))})" if named else "plug-ins"
     return (
         f"An arm is 'base', or {plugins} and settings (name=value; {', '.join([*SHORT, 'recipe'])} or a dotted name "
-        "such as optim.weight_decay) joined by +, with 'NAME:=' before it if you like"
+        "such as optim.weight_decay) joined by +, optionally with 'NAME:=' in front"
     )
 
 

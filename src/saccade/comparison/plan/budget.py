@@ -12,8 +12,8 @@ from ...training.pace import Pace
 LEAST_SEEDS, USUAL_SEEDS, CHOSEN_SEEDS = 3, 5, 10  # where none are named; without a budget it is the usual number
 FLOOR = 0.25  # share of the epochs planned that a seed keeps where runs turn out slower, while others can be left out
 RULE = (
-    f"{USUAL_SEEDS} seeds, up to {CHOSEN_SEEDS} if all epochs fit, down to {LEAST_SEEDS} if fewer than {ENOUGH} epochs "
-    "would fit; then fewer epochs; seeds that are named are kept"
+    f"{USUAL_SEEDS} seeds, up to {CHOSEN_SEEDS} if all epochs fit, down to {LEAST_SEEDS} if fewer than {ENOUGH} "
+    "epochs would fit; then fewer epochs; a given list or number of seeds is kept"
 )
 
 
@@ -80,13 +80,13 @@ def fit_budget(asked: Ask, paces: Mapping[str, Pace], epochs: Mapping[str, int],
             if asked.reserve * found.seconds <= asked.budget - spent:
                 return found
     smallest, usual = fit(least, 1), fit(least, min(ENOUGH, longest))
-    gone = f", of which {say_duration(spent)} are overhead" if spent else ""
+    overhead = f", of which {say_duration(spent)} are overhead" if spent else ""
     needed = [asked.reserve * one.seconds + spent for one in (smallest, usual)]
     more = f" ({say_duration(needed[1])} for {usual.most} epochs)" if usual.most > 1 else ""
     fewer = "fewer seeds, " if asked.named and least > LEAST_SEEDS else ""
     raise BudgetError(
-        f"a budget of {say_duration(asked.budget)} was given{gone}, but even {count_of(least, 'seed')} of "
-        f"{count_of(len(paces), 'arm')} for 1 epoch take about {say_duration(smallest.seconds)}. Give "
-        f"{say_duration(needed[0])}{more}, {fewer}fewer arms, a smaller --model or --img-size, or fewer "
+        f"the budget is {say_duration(asked.budget)}{overhead}, but even {count_of(least, 'seed')} of "
+        f"{count_of(len(paces), 'arm')} for 1 epoch take about {say_duration(smallest.seconds)}. Allow "
+        f"{say_duration(needed[0])}{more}, or use {fewer}fewer arms, a smaller --model or --img-size, or fewer "
         "samples (--set data.train_limit=N)"
     )

@@ -72,7 +72,7 @@ def say_common(request: Request) -> str:
     plugins = ", ".join(config.model.plugins) or "none"
     common = f"the recipe {config.recipe} with the model {config.model.name} and the plug-ins: {plugins}"
     if own := taken_off(request):
-        common += f" (the recipe's own, {', '.join(own)}, is taken off: an arm that names it puts it on)"
+        common += f" (without the recipe's own, {', '.join(own)}: an arm that names it adds it)"
     return f"Each arm adds what it names to {common}."
 
 
@@ -95,8 +95,8 @@ def refuse_earlier(request: Request, configs: Mapping[str, TrainConfig], record:
     changed = [arm.name for arm in request.parsed_arms if _means_other(arm, request, configs[arm.name])]
     if changed:
         raise RunError(
-            f"{request.folder} was begun by an earlier version, which trained {', '.join(changed)} by other settings; "
-            "name another directory with --out, or replace it with --overwrite"
+            f"{request.folder} was started by an earlier version, which trained {', '.join(changed)} with other "
+            "settings; choose another directory with --out, or replace the comparison with --overwrite"
         )
 
 
@@ -159,8 +159,8 @@ def _refuse_other_validation(base: ArmSnapshot, snapshots: Mapping[str, ArmSnaps
         if one.val != base.val:
             settings = [n for n in changed(base.config, one.config) if n.startswith(("data.", "task"))]
             raise ConfigError(
-                f"arm {name!r} validates on other samples than {reference!r} ({one.val.count:,} of "
-                f"fingerprint {one.val.fingerprint[:12]} against {base.val.count:,} of "
-                f"{base.val.fingerprint[:12]}), because of {', '.join(settings) or 'its data'}; only answers to "
-                "the same samples can be compared. Change the training samples alone, or make two comparisons"
+                f"arm {name!r} is validated on different samples than {reference!r} ({one.val.count:,} samples with "
+                f"fingerprint {one.val.fingerprint[:12]} against {base.val.count:,} with "
+                f"{base.val.fingerprint[:12]}), because of {', '.join(settings) or 'its data'}; only predictions on "
+                "the same samples can be compared. Change only the training samples, or run two comparisons"
             )

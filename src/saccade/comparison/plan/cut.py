@@ -38,7 +38,7 @@ def pieces(seed: int, folds: int | None, repeats: int = 1) -> Iterator[Piece]:
         yield Piece(seed, seed, 0, 0)
         return
     if seed >= STRIDE:
-        raise ConfigError(f"seed {seed} was given with folds; seeds are then below {STRIDE}")
+        raise ConfigError(f"seed {seed}: with folds, seeds must be below {STRIDE}")
     for repeat in range(repeats):
         first = seed + STRIDE * repeat * folds
         for fold in range(folds):
@@ -68,11 +68,11 @@ class Cut:
 
     def describe(self, *, seeds: int) -> str:
         """Return how samples were cut, and which intervals follow from that with so many passes."""
-        whole = "" if self.groups is None else f" in {int(self.groups.max()) + 1} groups, each in one fold,"
-        again = f", cut {len(self.fold)} times" if len(self.fold) > 1 else ""
+        whole = "" if self.groups is None else f" (in {int(self.groups.max()) + 1} groups, each in one fold)"
+        again = f", with {len(self.fold)} different splits" if len(self.fold) > 1 else ""
         more = self.folds().inflation(seeds=seeds) - 1
-        how = f"variance between {'seeds' if seeds > 1 else 'folds'}, and of samples, raised by {more:.0%}"
-        cut = f"all {len(self.fold[0])} samples{whole} were validated on, in {self.count} folds{again}"
+        how = f"variance between {'seeds' if seeds > 1 else 'folds'} and between samples, increased by {more:.0%}"
+        cut = f"validated on all {len(self.fold[0])} samples{whole}, in {self.count} folds{again}"
         return f"{cut}; intervals: {how} since folds share training sets"
 
     def held(self, piece: Piece) -> np.ndarray:

@@ -89,7 +89,7 @@ class BudgetFitting:
         paces = self.timing.paces(configs)
         if not paces:
             notes = "; ".join(map(str, self.timing.notes))
-            raise BudgetError(f"a budget was given and no arm could be timed: {notes}")
+            raise BudgetError(f"the budget cannot be planned, as no arm could be timed: {notes}")
         epochs = {name: asked[name] for name in paces}
         found, longest = fit(paces), max(epochs.values())
         return {
@@ -129,7 +129,10 @@ class BudgetFitting:
     def _longer(self, paces: Mapping[str, Pace], epochs: Mapping[str, int]) -> list[dict[str, Any]]:
         """Return what longer budgets would be enough for."""
         sizes = [(say_smaller(self.tried[0].config, one.config), one.pace) for one in self.tried]
-        known = [(", ".join(words) or "model and images as asked", dict.fromkeys(paces, pace)) for words, pace in sizes]
+        known = [
+            (", ".join(words) or "the requested model and image size", dict.fromkeys(paces, pace))
+            for words, pace in sizes
+        ]
         known = [*known[:-1], (known[-1][0] if known else "", dict(paces))]
         longer: list[dict[str, Any]] = []
         for budget in (one for one in LONGER if one > self.asked.budget):
@@ -148,7 +151,7 @@ def say_budget(budget: float | None, fit: Mapping[str, Any] | None) -> str:
     if budget is None or fit is None:
         return ""
     detail = fit.get("detail", fit.get("told"))  # "told" in files written before
-    return f"{say_duration(budget)} allows {detail or 'all that was asked'} (rule: {RULE})"
+    return f"{say_duration(budget)} allows {detail or 'all requested seeds and epochs'} (rule: {RULE})"
 
 
 def say_outlook(fit: Mapping[str, Any] | None, detectable: Callable[[int], float | None]) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from .snapshot import ArmSnapshot, Check, check_all
 
 ASSUMED_ACCURACY = 0.8
 OWN_SAMPLES = (
-    "but other ones for each seed, since they are held out by seed; intervals are over seeds alone. Give validation "
-    "samples of their own for sharper ones"
+    "but different for each seed, since the split depends on the seed; intervals are over seeds only. A separate "
+    "validation set gives narrower ones"
 )
 DETECTABLE = "80% power"
 
@@ -58,7 +58,9 @@ class PlannedArm:
         """Return the check of one thing, such as "order of the images"."""
         found = [check for check in self.checks if check.what == what]
         if not found:
-            raise KeyError(f"{what!r} is not checked; {', '.join(repr(check.what) for check in self.checks)} are")
+            raise KeyError(
+                f"{what!r} is not checked; available checks: {', '.join(repr(check.what) for check in self.checks)}"
+            )
         return found[0]
 
 
@@ -110,7 +112,7 @@ class Plan:
         for arm in self.arms:
             if arm.name == name:
                 return arm
-        raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
+        raise KeyError(f"no arm {name!r}; arms: {', '.join(arm.name for arm in self.arms)}")
 
     def remark(self, arm: PlannedArm) -> str:
         """Return what is to be said of an arm beside its changes; nothing where these say it all."""

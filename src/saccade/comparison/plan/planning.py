@@ -180,7 +180,7 @@ class Planner:
             self.every = min(validate_every(config, *sizes) for config in self.configs.values())
         for name in self.configs if self.every > 1 else ():
             if name not in own:
-                why = f"validating on {len(data.val):,} samples after every epoch would take long"
+                why = f"validation on {len(data.val):,} samples after every epoch would take too long"
                 self.configs.change(name, {setting: self.every}, who="set", rule="validate-seldom", why=why)
 
     def _settle_strength(self, settles: bool) -> None:
@@ -216,9 +216,7 @@ class Planner:
             raise Interrupted(stopped.number, self.folder.path) from None
         for name, twin in self.twins.items():
             found = self.tuned.settings[twin]
-            self.configs.change(
-                name, found, who="set", rule="tune", why="the best that short trainings were tried with"
-            )
+            self.configs.change(name, found, who="set", rule="tune", why="the best in short trials")
         self.notes += notes_on_tuning(self.tuned)
         return names
 
@@ -260,7 +258,11 @@ class Planner:
         """Give the arms the seeds and epochs that fit."""
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
-        pace = f"about {say_duration(fit['seconds'])} for all arms and seeds" if "seconds" in fit else "what fits"
+        pace = (
+            f"about {say_duration(fit['seconds'])} for all arms and seeds"
+            if "seconds" in fit
+            else "what fits the budget"
+        )
         for name, asked in self.asked.items():
             epochs = max(asked * fit["most"] // fit["longest"], 1)
             self.configs.fit(name, replace(facts, epochs=epochs, pace=pace))

@@ -73,21 +73,19 @@ class Request:
         if seeds is None:
             seeds = USUAL_SEEDS if self.budget is None else CHOSEN_SEEDS
         if isinstance(seeds, int) and seeds > MOST_SEEDS:
-            raise ValueError(f"seeds={seeds} was given; at most {MOST_SEEDS} are trained in one comparison")
+            raise ValueError(f"seeds={seeds}: a comparison trains at most {MOST_SEEDS} seeds")
         found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
         if len(set(found)) < len(found):
-            raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
+            raise ValueError(f"seeds={list(found)}: seeds must differ; a repeated seed repeats the same run")
         if self.folds is not None:
             self._check_folds()
         elif self.repeats != 1:
-            raise ConfigError(
-                f"repeats = {self.repeats} was given, which says how often folds are cut; give folds, too"
-            )
+            raise ConfigError(f"repeats = {self.repeats} has no effect without folds; give folds, too")
         if len(found) < (1 if self.seeds_fixed or self.folds is not None else 2):
             given = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
             raise ValueError(
-                f"{given} given; at least 2, better 5, are needed: from one training of each arm nothing "
-                "can be said about other trainings. Give more, or ask about these very weights only: seeds_fixed=True "
+                f"{given} given; at least 2, better 5, are needed: one run of each arm says nothing about other "
+                "runs. Add seeds, or restrict the conclusions to these trained weights: seeds_fixed=True "
                 "(--seeds-fixed)"
             )
         return found
@@ -96,7 +94,10 @@ class Request:
         require_number("folds", self.folds, 2, 1000)
         require_number("repeats", self.repeats, 1, 1000)
         if not self.paired:
-            raise ConfigError("paired=False was given with folds; arms are then paired by seed, fold and sample")
+            raise ConfigError(
+                "paired=False cannot be combined with folds, which pair the arms by seed, fold and sample; remove "
+                "one of them"
+            )
 
     @cached_property
     def shared(self) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class Request:
         given = {name: getattr(self, name) for name in SHORT_FLAGS if hasattr(self, name)}
         given["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
         if "seed" in (self.settings or {}):
-            raise ConfigError("the setting seed was given; a comparison has several: give seeds=[...]")
+            raise ConfigError("the setting seed cannot be set in a comparison, which has several; use seeds=[...]")
         return gather_settings(self.settings, **given)
 
     @cached_property
@@ -177,16 +178,16 @@ def ask(
     spec, larger = find_metric(known, metric), request.larger_is_better
     if larger is None and spec is None:
         raise ValueError(
-            f"metric={metric!r} was given; the task measures {', '.join(known)}. Another number that runs end with can "
-            "be compared from Python, if it is told whether more of it is better: larger_is_better=True or False"
+            f"metric={metric!r}: the task measures {', '.join(known)}. Any other value in the summaries of the runs "
+            "can be compared from Python, with larger_is_better=True or False"
         )
     measured = {name: {one.name: one for one in found} for name, found in (arms or {}).items()}
     lacking = [name for name, found in measured.items() if spec is not None and find_metric(found, metric) is None]
     if lacking:
         shared = [name for name in known if all(name in found for found in measured.values())]
         raise ValueError(
-            f"{', '.join(lacking)} {'do' if lacking[1:] else 'does'} not measure {metric}, by which the arms would be "
-            f"compared; name one that all of them measure with --metric: {', '.join(shared)}"
+            f"{', '.join(lacking)} {'do' if lacking[1:] else 'does'} not measure {metric}, the metric of the "
+            f"comparison; choose one that all arms measure with --metric: {', '.join(shared)}"
         )
     larger = spec.larger_is_better if spec is not None and larger is None else bool(larger)
     if any(primary not in found for found in measured.values()):  # such as masks' precision, of a detector of boxes

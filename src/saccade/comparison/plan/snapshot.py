@@ -184,21 +184,21 @@ def unchanged(
         before = kept.setdefault(key, found | ({"beside": one.beside} if one.beside else {}))
         if goes_on and before.get("precision", precision) != precision:  # comparisons begun earlier do not say
             raise RunError(
-                f"the comparison in {folder} was begun in {before['precision']} and would go on in {precision} on this "
-                "device; its runs cannot be compared with new ones. Resume it on a device like the first one by "
-                "--device, or name another directory with --out"
+                f"the comparison in {folder} was started in {before['precision']} and would continue in {precision} "
+                "on this device, so its runs could not be compared with new ones. Resume it on the same kind of "
+                "device with --device, or choose another directory with --out"
             )
         other = [what for what, was in before.get("beside", {}).items() if one.beside.get(what) != was]
         if goes_on and other:
             raise RunError(
-                f"{' and '.join(other)} is another than when the comparison in {folder} was begun; its runs cannot be "
-                "compared with new ones. Put it back, or name another folder by --out"
+                f"{' and '.join(other)} changed since the comparison in {folder} was started, so its runs cannot be "
+                "compared with new ones. Restore the original, or choose another directory with --out"
             )
         if any(before[name] != found[name] for name in ("train", "val")):
             raise RunError(
-                f"the samples of {one.config.data.path or 'the embedded set'} are others than when the comparison in "
-                f"{folder} was begun; its runs cannot be compared with new ones. Name another directory with --out, or "
-                "restore the samples"
+                f"the samples of {one.config.data.path or 'the bundled dataset'} have changed since the comparison in "
+                f"{folder} was started, so its runs cannot be compared with new ones. Choose another directory with "
+                "--out, or restore the samples"
             )
     return kept
 
@@ -224,7 +224,7 @@ def _because(reference: ArmSnapshot, arm: ArmSnapshot, *names: str) -> str:
     """Return which of these settings explain a difference; a name that ends with a dot stands for its group."""
     found = changed(reference.config, arm.config)
     detail = [f"{n} = {b!r}, not {a!r}" for n, (a, b) in found.items() if n.startswith(names)]
-    return f"because {'; '.join(detail)}" if detail else "and no setting explains it"
+    return f"because {'; '.join(detail)}" if detail else "not explained by any setting"
 
 
 def _training_samples(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
@@ -246,7 +246,7 @@ def _same_order(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     names = ("data.", "augment.repeats", "seed", "optim.batch_size")
     if not reference.order or not arm.order:
         equal = reference.train == arm.train and reference.config.data.workers == arm.config.data.workers
-        detail = "a stream's is a function of seed, epoch and data.workers"
+        detail = "the order of a stream is a function of seed, epoch and data.workers"
         return Check("order of the samples", equal, detail if equal else _because(reference, arm, *names))
     pairs = zip(reference.order, arm.order, strict=True)
     equal = all(torch.equal(a[: len(b)], b[: len(a)]) for a, b in pairs)
@@ -305,9 +305,9 @@ def _weights(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     detail = f"all {len(shared):,} tensors"
     if differ or only_first or only_second:
         detail = f"{len(shared) - len(differ):,} of {len(shared):,} shared tensors are equal"
-        detail += f"; {len(differ):,} begin with other values ({_few(differ)})" if differ else ""
-        detail += f"; {len(only_first):,} are in the reference alone ({_few(only_first)})" if only_first else ""
-        detail += f"; {len(only_second):,} in this arm alone ({_few(only_second)})" if only_second else ""
+        detail += f"; {len(differ):,} have other initial values ({_few(differ)})" if differ else ""
+        detail += f"; {len(only_first):,} in the reference only ({_few(only_first)})" if only_first else ""
+        detail += f"; {len(only_second):,} in this arm only ({_few(only_second)})" if only_second else ""
     return Check("initial weights", not (differ or only_first or only_second), detail)
 
 

@@ -102,10 +102,13 @@ class Timing:
             self.reading, pace = max(self.reading, pace.reading), replace(pace, startup=pace.startup - pace.reading)
         how, factor = pace.how, float(self.beside)
         if self.compiles(config):
-            how += f", not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
+            how += (
+                f", without compilation: compiled steps take about {1 - COMPILED:.0%} less time, after the time to "
+                "compile"
+            )
             factor *= COMPILED
         if self.beside > 1:
-            how += f"; alone, where {self.beside} are to share a GPU"
+            how += f"; measured alone, though {self.beside} runs will share a GPU"
         return replace(pace, step=pace.step * factor, validation=pace.validation * self.beside, how=how)
 
     def _time(self, config: TrainConfig) -> Pace:

@@ -71,7 +71,10 @@ def tune_arms(
     shared = [name for name in fixed[reference] if all(name in names for names in fixed.values())]
     axes = find_axes(configs[reference], base.config, shared)
     if not axes:
-        raise ConfigError("tune was given and rate, weight decay and augmentation were, too: nothing is left to try")
+        raise ConfigError(
+            "tune has nothing to search, since learning rate, weight decay and augmentation are all set; remove one "
+            "of them, or tune"
+        )
     request = {"seconds": seconds}
     known = store.begin(request, overwrite=True)
     until = time.monotonic() if again else until - store.seconds_used()
@@ -89,8 +92,8 @@ def tune_arms(
     found = choose(attempts, list(configs), larger=base.ground.metric.larger_is_better)
     if found is None:
         raise ConfigError(
-            f"no candidate finished in all arms within {say_duration(seconds)} each; give --tune more time, or run "
-            "again to continue: finished trials are kept"
+            f"no candidate finished in all arms within {say_duration(seconds)} each; allow more time with --tune, or "
+            "run again to continue: finished trials are kept"
         )
     edges = {name: edges_of(axes, [one for one in attempts if one.arm == name], found.values[name]) for name in configs}
     settings = {one.name: _settings(one, found.values[one.name]) for one in subjects}
@@ -133,7 +136,7 @@ def notes_on_tuning(tuned: TunedArms) -> list[Note]:
     notes = []
     words = {axis.name: axis.words for axis in tuned.axes}
     for name in tuned.own:
-        message = f"{name} got settings of its own, which suit it better than the others by more than chance gives"
+        message = f"{name} got its own settings, which improve it more than the other arms, beyond chance"
         notes.append(Note("tuned", message, arm=name))
     ends: dict[str, list[str]] = {}
     for name, edges in tuned.edges.items():
@@ -142,7 +145,11 @@ def notes_on_tuning(tuned: TunedArms) -> list[Note]:
     for what, names in ends.items():
         whose = "all arms" if len(names) == len(tuned.values) else ", ".join(names)
         notes.append(
-            Note("edge", f"the best of {whose} is {what}; a better one may lie beyond", "start nearer to it with --lr")
+            Note(
+                "edge",
+                f"the best value for {whose} is {what}; a better one may lie beyond",
+                "start closer to it with --lr",
+            )
         )
     return notes
 
@@ -150,7 +157,7 @@ def notes_on_tuning(tuned: TunedArms) -> list[Note]:
 def promise() -> str:
     """Return what is promised of false alarms."""
     return (
-        "All arms get the settings that are best on average over them; one gets its own only where it gains by them "
-        "more than the others do, beyond what its trials scatter. So arms that are in truth the same get different "
-        f"settings at most {ALARM:.0%} of the time, beside the 5% by which intervals miss."
+        "All arms get the settings that are best on average over the arms; an arm gets its own only if it gains more "
+        "by them than the others do, by more than the scatter of its trials. So arms that are in truth equal get "
+        f"different settings at most {ALARM:.0%} of the time, in addition to the 5% error rate of the intervals."
     )

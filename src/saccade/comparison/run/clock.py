@@ -47,7 +47,7 @@ class Job:
     def __str__(self) -> str:
         if self.piece is None:
             return f"{self.arm}, seed {self.seed}"
-        cut = f" of cut {self.piece.repeat + 1}" if self.piece.repeat else ""
+        cut = f" of split {self.piece.repeat + 1}" if self.piece.repeat else ""
         return f"{self.arm}, seed {self.piece.whole % STRIDE}, fold {self.piece.fold + 1}{cut}"
 
 
@@ -162,7 +162,7 @@ class RunScheduler:
             left.append(self.waiting.pop())
             del self.whole[left[-1]]
         if left:
-            self.messages.append(f"runs are slower than planned: no time for {describe_seeds(sorted(left))}")
+            self.messages.append(f"runs are slower than planned: no time left for {describe_seeds(sorted(left))}")
         if share < 1.0 and self.waiting and self.limits.shorten is not None:
             self.share *= share
             short = [whole for whole in self.waiting if whole not in self.limits.fixed]

@@ -56,18 +56,20 @@ class Folder:
         if not self.path.exists():
             return None
         if not self.path.is_dir():
-            raise RunError(f"{self.path} is a file; name a folder for the comparison")
+            raise RunError(f"{self.path} is a file; choose a directory for the comparison")
         try:
             record = json.loads(self.record_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if any(item.name != ".lock" for item in self.path.iterdir()):
                 raise RunError(
-                    f"{self.path} is not empty and holds no comparison.json, so it is not a comparison; name another "
+                    f"{self.path} is not empty and has no comparison.json, so it is not a comparison; choose another "
                     "directory with --out"
                 ) from None
             return None
         except ValueError:
-            raise RunError(f"{self.record_file} is damaged; name another directory, or remove that file") from None
+            raise RunError(
+                f"{self.record_file} is damaged; choose another directory with --out, or remove that file"
+            ) from None
         return record
 
     def claim(self, request: Mapping[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
@@ -83,13 +85,13 @@ class Folder:
         here = record["request"]
         names = [name for name in {**here, **request} if name not in ("arms", "seeds", "budget")]
         other = [name for name in names if request.get(name) != here.get(name)]
-        differs = [f"{name} = {here.get(name)!r} there, {request.get(name)!r} asked" for name in other]
+        differs = [f"{name} = {here.get(name)!r} there, {request.get(name)!r} requested" for name in other]
         for name, text in request["arms"].items():
             if name in here["arms"] and here["arms"][name] != text:
-                differs.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
+                differs.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} requested")
         if differs:
             raise RunError(
-                f"{self.path} holds another comparison: {'; '.join(differs)}. Name another directory with --out, "
+                f"{self.path} holds another comparison: {'; '.join(differs)}. Choose another directory with --out, "
                 "or replace it with --overwrite, which keeps finished runs"
             )
         return record
@@ -165,7 +167,8 @@ def resumable(path: Path) -> Run | None:
         foreign = run.foreign()
         if foreign:
             raise RunError(
-                f"{path} holds {abbreviate(foreign)}, which no run wrote; take it away, or give another --out"
+                f"{path} holds {abbreviate(foreign)}, which no run wrote; remove it, or choose another directory "
+                "with --out"
             )
         shutil.rmtree(path)
     return None

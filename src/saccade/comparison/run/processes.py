@@ -51,11 +51,11 @@ def make_slots(parallel: int | None, device: str, *, gpus: Sequence[str], cores:
         cores: CPU cores, divided among processes.
     """
     if parallel is not None and parallel < 1:
-        raise ValueError(f"parallel={parallel} was given; it is how many runs go side by side, 1 or more")
+        raise ValueError(f"parallel={parallel}: expected the number of concurrent runs, 1 or more")
     kind, _, number = device.partition(":")
     if gpus and kind in ("auto", "cuda"):
         if number and int(number) >= len(gpus):
-            raise ValueError(f"device={device!r} was given; there are {len(gpus)} GPUs, counted from 0")
+            raise ValueError(f"device={device!r}: no such GPU; there are {len(gpus)}, numbered from 0")
         gpus = [gpus[int(number)]] if number else gpus
         return [Slot({VISIBLE: gpus[n % len(gpus)]}) for n in range(parallel or len(gpus))]
     if parallel is None:

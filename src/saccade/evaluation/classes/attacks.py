@@ -31,11 +31,13 @@ class Attack:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= 255:
-            raise ValueError(f"epsilon {self.epsilon:g} was given; it is in 255ths, above 0 and up to 255, such as 1")
+            raise ValueError(
+                f"epsilon {self.epsilon:g}: it is in units of 1/255, and must be above 0 and at most 255, such as 1"
+            )
         if self.steps < 1 or self.restarts < 1 or self.step <= 0:
             raise ValueError(
-                f"steps={self.steps}, restarts={self.restarts} and step={self.step:g} were given; PGD takes at least "
-                "one step of some length from at least one start"
+                f"steps={self.steps}, restarts={self.restarts} and step={self.step:g}: PGD needs at least one step "
+                "of positive length and at least one restart"
             )
 
     @property

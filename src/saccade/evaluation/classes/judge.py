@@ -63,8 +63,8 @@ class ClassJudge(Judge):
             ours, theirs = first.spec.outputs, other.spec.outputs
             if len(ours) != len(theirs):
                 raise EvaluationError(
-                    f"{first.name} has {len(ours)} classes and {other.name} has {len(theirs)}; runs side by side "
-                    "answer the same question: evaluate them one by one, or give runs trained on the same classes"
+                    f"{first.name} has {len(ours)} classes and {other.name} has {len(theirs)}; compared runs must "
+                    "predict the same classes: evaluate them one by one, or give runs trained on the same classes"
                 )
             if set(ours) != set(theirs):
                 strange = sorted(set(theirs) - set(ours))
@@ -95,8 +95,8 @@ class ClassJudge(Judge):
         logits = self.model.ask(images)
         if logits.ndim != 2 or logits.shape[1] != len(self.model.spec.outputs):
             raise EvaluationError(
-                f"{self.model.name} answers with a tensor of shape {tuple(logits.shape)} and has "
-                f"{len(self.model.spec.outputs)} classes; a classifier answers with one number a class"
+                f"{self.model.name} returns a tensor of shape {tuple(logits.shape)} and has "
+                f"{len(self.model.spec.outputs)} classes; a classifier returns one number per class"
             )
         return logits[:, self.columns]
 
@@ -172,8 +172,8 @@ class ClassJudge(Judge):
         found = list(self.truth.notes)
         if ZERO in self.scores and (hidden := self.scores[ZERO][np.concatenate(self.places)].mean()) > 0.01:
             found.append(
-                f"{self.model.name} has no gradient at {hidden:.0%} of the images: FGSM finds nothing there, so look "
-                "at PGD, whose random starts and margin loss need none at the image itself"
+                f"the gradient of {self.model.name} is zero at {hidden:.0%} of the images: FGSM has no effect there, "
+                "so rely on PGD, whose random starts and margin loss do not need the gradient at the image itself"
             )
         return found
 

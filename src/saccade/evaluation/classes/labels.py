@@ -70,7 +70,7 @@ def read_truth(
     places = labelled_places(source, labels) if places is None else places
     if labels is not None and labels.lists is not None:
         right = _listed(source, places, labels, len(classes), whose)
-        notes.append(f"right answers are those of {labels.path.name}; an image may have several")
+        notes.append(f"labels are taken from {labels.path.name}; an image may have several")
     else:
         found, how = _match_used(source, classes, labels, whose)
         notes += how
@@ -78,7 +78,7 @@ def read_truth(
     columns = np.arange(len(classes))
     if subset is not None:
         columns = match_classes(subset, classes, whose=whose)[0]
-        notes.append(f"answers are chosen from {len(columns)} of {len(classes)} classes")
+        notes.append(f"predictions are restricted to {len(columns)} of {len(classes)} classes")
     place = np.full(len(classes), -1)
     place[columns] = np.arange(len(columns))
     valid = np.zeros((len(right), len(columns)), dtype=bool)
@@ -86,8 +86,8 @@ def read_truth(
         kept = [place[index] for index in indices if place[index] >= 0]
         if not kept:
             raise LabelError(
-                f"{source.name(int(places[row]))} is of the class {classes[indices[0]]!r}, which is not in the subset; "
-                "give images of the subset's classes alone, or a subset that has them all"
+                f"{source.name(int(places[row]))} has the class {classes[indices[0]]!r}, which is not in the subset; "
+                "give only images of the subset's classes, or a subset with all classes of the images"
             )
         valid[row, kept] = True
     return Truth(tuple(classes[column] for column in columns), columns, valid, tuple(notes))
@@ -112,8 +112,8 @@ def match_classes(
             return np.array([int(name) for name in names]), ("classes are read as ImageNet's class numbers, from 0",)
     strange = [name for name in names if name not in by_name]
     raise LabelError(
-        f"the images have {len(names)} classes, of which {whose} does not know {abbreviate(strange)}; its "
-        f"{len(classes)} are {abbreviate(classes)}. Give images of its classes, or --labels FILE.json with "
+        f"the images have {len(names)} classes, and {whose} does not have {abbreviate(strange)}; its {len(classes)} "
+        f"classes are {abbreviate(classes)}. Give images of its classes, or --labels FILE.json with "
         '{"class of the images": "class of the run", ...}'
     )
 
@@ -137,7 +137,9 @@ def read_labels(path: str | Path) -> LabelFile:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise LabelError(f"there is no {file}; --labels takes ReaL's real.json or an object of class names") from None
+        raise LabelError(
+            f"{file} does not exist; --labels takes ReaL's real.json or an object of class names"
+        ) from None
     except ValueError as error:
         raise LabelError(f"{file} is not JSON ({error}); --labels takes real.json or an object of names") from None
     if isinstance(found, list) and found and all(_is_numbers(item) for item in found):
@@ -145,7 +147,7 @@ def read_labels(path: str | Path) -> LabelFile:
     if isinstance(found, dict) and found and all(isinstance(value, str | int) for value in found.values()):
         return LabelFile(file, names=found)
     raise LabelError(
-        f"{file} holds neither a list of lists of class numbers, one an image, as ReaL's real.json, nor an object "
+        f"{file} is neither a list of lists of class numbers, one per image, as ReaL's real.json, nor an object "
         '{"class of the images": "class of the run" or its number, ...}'
     )
 
@@ -156,14 +158,14 @@ def read_subset(path: str | Path) -> list[str]:
     try:
         lines = [line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
-        raise LabelError(f"there is no {file}; --subset takes a text file with one class a line") from None
+        raise LabelError(f"{file} does not exist; --subset takes a text file with one class per line") from None
     except UnicodeDecodeError:
-        raise LabelError(f"{file} is not text; --subset takes a text file with one class a line") from None
+        raise LabelError(f"{file} is not text; --subset takes a text file with one class per line") from None
     found = [line.split()[0] if WORDNET.match(line) else line for line in lines if line]
     twice = sorted({name for name in found if found.count(name) > 1})
     if len(found) < 2 or twice:
         reason = f"names {abbreviate(twice)} twice" if twice else f"names {len(found)} classes"
-        raise LabelError(f"{file} {reason}; --subset takes two or more classes, each once, one a line")
+        raise LabelError(f"{file} {reason}; --subset needs two or more different classes, one per line")
     return found
 
 
@@ -187,18 +189,20 @@ def _match_used(
     if labels is not None and labels.names is not None:
         missing = [name for name in names if name not in labels.names]
         if missing:
-            raise LabelError(f"{labels.path} says nothing about the classes {abbreviate(missing)} of the images")
+            raise LabelError(f"{labels.path} does not map the classes {abbreviate(missing)} of the images")
         targets = [labels.names[name] for name in names]
         outside = [t for t in targets if isinstance(t, int) and not 0 <= t < len(classes)]
         if outside:
-            raise LabelError(f"{labels.path} gives the class {outside[0]}; {whose} has 0 to {len(classes) - 1}")
+            raise LabelError(
+                f"{labels.path} maps to the class {outside[0]}; {whose} has classes 0 to {len(classes) - 1}"
+            )
         names = [classes[target] if isinstance(target, int) else target for target in targets]
-        notes.append(f"classes are read by {labels.path.name}")
+        notes.append(f"classes are mapped by {labels.path.name}")
     found, how = match_classes(names, classes, whose=whose)
     lookup = np.full(len(source.classes), -1, dtype=np.int64)
     lookup[used] = found
     if len(used) < len(classes):
-        notes.append(f"the images are of {len(set(found.tolist()))} of {whose}'s {len(classes)} classes")
+        notes.append(f"the images have {len(set(found.tolist()))} of the {len(classes)} classes of {whose}")
     return lookup, [*how, *notes]
 
 
@@ -208,7 +212,7 @@ def _listed(source: Source, places: np.ndarray, labels: LabelFile, classes: int,
     found = [labels.lists[numbers[int(place)]] for place in places]
     largest = max(index for indices in labels.lists for index in [-1, *indices])
     if largest >= classes:
-        raise LabelError(f"{labels.path} has the class number {largest}; {whose} has 0 to {classes - 1}")
+        raise LabelError(f"{labels.path} has the class number {largest}; {whose} has classes 0 to {classes - 1}")
     return found
 
 
@@ -221,12 +225,14 @@ def _numbers(source: Source, labels: LabelFile) -> list[int]:
         numbers = [int(match[1]) - 1 for match in matches if match]
         outside = [number for number in numbers if not 0 <= number < len(labels.lists)]
         if outside:
-            raise LabelError(f"{labels.path} has {len(labels.lists)} images; number {outside[0] + 1} was asked for")
+            raise LabelError(
+                f"{labels.path} has labels for {len(labels.lists)} images, but the dataset has number {outside[0] + 1}"
+            )
         return numbers
     if len(names) != len(labels.lists):
         raise LabelError(
-            f"{labels.path} has labels of {len(labels.lists)} images, and {len(names)} were given, whose file names "
-            "do not tell their numbers (ILSVRC2012_val_00000001.JPEG); give the whole validation set"
+            f"{labels.path} has labels for {len(labels.lists)} images, but the dataset has {len(names)}, whose file "
+            "names do not contain their numbers (ILSVRC2012_val_00000001.JPEG); give the whole validation set"
         )
     return np.argsort(np.argsort(np.array(names), kind="stable"), kind="stable").tolist()
 

@@ -14,7 +14,7 @@ from ..robust import mean_name
 WORST = 20  # classes shown at once
 ABOUT = (
     "ECE: mean distance of confidence from accuracy over 15 bins of equal width. Brier: squared distance of the "
-    "probabilities from the right answer, 0 to 2. Both, and the log likelihood, are better when lower."
+    "probabilities from the true class, 0 to 2. Both, and the negative log likelihood, are better when lower."
 )
 
 
@@ -22,13 +22,16 @@ def class_sentence(result: Findings) -> str:
     """Return a sentence on the first run's accuracy and the differences of others."""
     first, mean = result.run(), mean_name(result.primary.name)
     top = first.metrics[result.primary.name]
-    text = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the images ({top.low:.1%} to {top.high:.1%})"
+    text = (
+        f"{shorten(first.name, NAME)} classifies {top.value:.1%} of the images correctly ({top.low:.1%} to "
+        f"{top.high:.1%})"
+    )
     if mean in first.metrics:
-        text += f", and in {first.metrics[mean].value:.1%} of them corrupted"
+        text += f", and {first.metrics[mean].value:.1%} of corrupted images"
     text += "."
     for name in list(result.runs)[1:]:
         found = result.difference(name)
-        sure = "more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
+        sure = "significant" if is_sure(found.low, found.high) else "not significant"
         value, ends = change(found.value, result.primary), change_interval(found, result.primary)
         text += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
     return text
@@ -40,13 +43,13 @@ def calibration_section(result: Findings) -> Section | None:
         return None
     chart = reliability_chart(
         {shorten(run.name, 40): run.reliability for run in result.runs.values()},
-        title="Reliability: share of right answers by confidence",
+        title="Reliability: share of correct predictions by confidence",
     )
     tables = [
-        reliability_table(run.reliability, caption=f"{shorten(run.name, NAME)}: answers in bins of confidence")
+        reliability_table(run.reliability, caption=f"{shorten(run.name, NAME)}: predictions in bins of confidence")
         for run in result.runs.values()
     ]
-    about = "The dashed line is as confident as right; below it a model is too sure. Shaded: 95% interval of a bin."
+    about = "The dashed line is perfect calibration; below it a model is overconfident. Shaded: 95% interval of a bin."
     body = grid(chart, tables[0]) if len(tables) == 1 else join(chart, fold("The numbers", grid(*tables)))
     return Section("calibration", "Calibration", join(paragraph(about), body))
 
@@ -71,7 +74,7 @@ def class_section(result: Findings) -> Section | None:
     ]
     header = ["Class", "Images", *(shorten(name, NAME) for name in result.runs)]
     numeric = range(1, len(header))
-    caption = "Accuracy by class with Wilson's 95% interval, the first run's worst first"
+    caption = "Accuracy by class with Wilson's 95% interval, worst of the first run first"
     shown = table(header, rows[:WORST], caption=caption, numeric=numeric, wide=True)
     others = table(header, rest, caption="The others", numeric=numeric, wide=True) if (rest := rows[WORST:]) else None
     more = fold(f"{len(rest)} more classes", others) if rest else None
@@ -80,7 +83,7 @@ def class_section(result: Findings) -> Section | None:
 
 def _class_bars(seen: Sequence[Score]) -> Html:
     """Return bars of one run's per-class accuracy, worst first; all but a few are folded."""
-    title = "Accuracy by class with Wilson's 95% interval, the worst first"
+    title = "Accuracy by class with Wilson's 95% interval, worst first"
     shown = class_chart(seen[:WORST], title=title, remark_label="Remark")
     if len(seen) <= WORST:
         return shown
@@ -103,9 +106,9 @@ def attack_section(result: Findings) -> Section | None:
     starts = f"{attack['restarts']} start{'' if attack['restarts'] == 1 else 's'}"
     steps = f"{attack['steps']} step{'' if attack['steps'] == 1 else 's'}"
     about = (
-        "Each value of an image may change by epsilon. FGSM moves once along the gradient's sign; PGD takes "
-        f"{steps} of {attack['step']:g} epsilon from {starts}. What counts is the "
-        "worst point found for each image, so PGD is never above FGSM."
+        "Each value of an image may change by epsilon. FGSM takes one step along the sign of the gradient; PGD takes "
+        f"{steps} of {attack['step']:g} epsilon from {starts}. The worst point found for each image counts, so PGD "
+        "is never above FGSM."
     )
     chart = share_chart(rows, title="Accuracy under attack", measure="Accuracy", name_label="Attack")
     return Section("attacks", "Attacks", join(paragraph(about), chart))

@@ -15,13 +15,13 @@ from ..request import Heads, ViewRequest, register_view
 from ..view import Figure, View
 
 KEPT = 0.6  # share of the weight in a thresholded map
-KINDS = {"tokens": "attention among all tokens", "windows": "attention in windows", "slots": "attention of slots"}
+KINDS = {"tokens": "attention between all tokens", "windows": "attention in windows", "slots": "attention of slots"}
 DENSITY = (
-    "How evenly attention is spread. The entropy of a row of attention is 0 where a token looks at one other, and log "
-    "N, the bound, where it looks at all N alike; a mean near the bound is dense attention, and the 15th percentile "
-    "shows how sparse the sparser rows are. The distance is how far a token looks on average, in sides of the image "
-    "(for windows: of the window), horizontal and vertical added. The Jacobian's norm is how strongly the softmax "
-    "reacts to a small change of its input: most, 1 - 1/N, at uniform attention."
+    "How evenly attention is spread. The entropy of a row of attention is 0 if a token attends to a single other, "
+    "and log N, the bound, if it attends to all N equally; a mean near the bound is dense attention, and the 15th "
+    "percentile shows how sparse the sparser rows are. The distance is how far a token attends on average, in sides "
+    "of the image (for windows: of the window), horizontal plus vertical. The Jacobian's norm is how strongly the "
+    "softmax reacts to a small change of its input: most, 1 - 1/N, at uniform attention."
 )
 MAPS = (
     f"Where attention goes, averaged over heads. Only the places that together hold {KEPT:.0%} of the weight are "
@@ -94,16 +94,16 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
         if captured.attention:
             windowed = any(layer.grid.kind == "windows" for layer in captured.attention)
             troubles = sorted({layer.grid.trouble for layer in captured.attention if layer.grid.trouble})
-            reason = f"No map can be laid over the image: {'; '.join(troubles) or 'all attention is inside windows'}."
+            reason = f"No map can be drawn over the image: {'; '.join(troubles) or 'all attention is inside windows'}."
             if windowed and troubles:
-                reason += " Attention inside windows is not put together, since windows may be shifted or spread out."
+                reason += " Windows are not assembled into one map, since they may be shifted or dilated."
         return [View("attention", title, MAPS, absent=reason) for _ in pixels]
     left_out = len(captured.attention) - len(drawn)
     about = MAPS
     if left_out:
         about += (
-            f" {left_out} of {len(captured.attention)} layers attend inside windows or among slots and are not drawn: "
-            "their tokens have no fixed place on the whole image."
+            f" {left_out} of {len(captured.attention)} layers attend inside windows or among slots and are not "
+            "drawn: their tokens have no fixed position in the whole image."
         )
     return [
         View("attention", title, about, figures=[_map_figure(layer, index, image, heads) for layer in drawn])
@@ -181,13 +181,13 @@ def _chosen(heads: Heads, layer: AttentionMap) -> Sequence[int]:
     """Return the heads of a layer that are drawn separately."""
     if isinstance(heads, str):
         if heads not in ("mean", "all"):
-            raise ValueError(f"heads={heads!r} was given; it takes 'mean', 'all' or numbers of heads from 0")
+            raise ValueError(f"heads={heads!r}: expected 'mean', 'all' or numbers of heads from 0")
         return range(layer.heads) if heads == "all" else ()
     missing = [head for head in heads if not 0 <= head < layer.heads]
     if missing:
         raise ValueError(
-            f"heads={list(heads)} were given; {layer.label} has {layer.heads} heads, numbered from 0: leave out "
-            f"{', '.join(map(str, missing))}, or choose layers by layers="
+            f"heads={list(heads)}: {layer.label} has {layer.heads} heads, numbered from 0; remove "
+            f"{', '.join(map(str, missing))}, or choose layers with layers="
         )
     return heads
 
@@ -204,7 +204,7 @@ def _charts(kind: str, rows: Sequence[dict[str, Any]]) -> Html:
     if any(row["distance"] is not None for row in rows):
         side = "window" if kind == "windows" else "image"
         charts.append(
-            line_chart({"mean": line("distance")}, title="Distance looked at", y_label=f"sides of the {side}", **shared)
+            line_chart({"mean": line("distance")}, title="Attention distance", y_label=f"sides of the {side}", **shared)
         )
     lines = {"mean": line("jacobian"), "15th percentile": line("jacobian_15"), "bound, 1 - 1/N": line("jacobian_bound")}
     charts.append(line_chart(lines, title="Nuclear norm of the softmax's Jacobian", y_label="norm", **shared))
@@ -238,8 +238,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> Html:
 def _caption(kind: str, rows: Sequence[dict[str, Any]]) -> str:
     near = np.mean([row["entropy"] / row["entropy_bound"] for row in rows if row["entropy"] and row["entropy_bound"]])
     windows = sorted({row["windows"] for row in rows}, reverse=True)
-    text = f" Each map is of one window; there are {', '.join(map(str, windows))} to an image." * (kind == "windows")
-    text += " Slots are clusters of places, so that there is no distance between them." * (kind == "slots")
+    text = f" Each map shows one window; an image has {', '.join(map(str, windows))}." * (kind == "windows")
+    text += " Slots are clusters of places, so there is no distance between them." * (kind == "slots")
     verb = "layers have" if len(rows) > 1 else "layer has"
     return f"{len(rows)} {verb} {KINDS[kind]}; the mean entropy is {near:.0%} of its bound.{text}"
 
@@ -250,15 +250,15 @@ def _others(captured: Captured) -> list[dict[str, Any]]:
 
 def _no_attention(captured: Captured) -> str:
     """Explain why there is no attention to show."""
-    text = "This model computes no attention among tokens."
+    text = "This model computes no attention between tokens."
     kinds = list(dict.fromkeys(other.what for other in captured.other))
     if kinds:
-        text += f" The softmaxes in it are {', '.join(kinds)}."
+        text += f" It has softmaxes for: {', '.join(kinds)}."
     if captured.unheard:
         names = ", ".join(captured.unheard[:3])
         text += (
-            f" {len(captured.unheard)} modules are attention by name ({names}), but compute no softmax of queries with "
-            "keys that could be recorded."
+            f" {len(captured.unheard)} modules are attention by name ({names}), but compute no softmax of queries "
+            "and keys that could be recorded."
         )
     return text
 

@@ -18,11 +18,11 @@ from ..recording import eval_mode, record
 from ..request import Estimator, ViewRequest, register_view
 from ..view import Figure, View
 
-TITLE = "Which layers represent images alike"
+TITLE = "Which layers represent images similarly"
 ABOUT = (
-    "Centred kernel alignment (CKA) of two layers is 1 where the images that are alike for one are alike for the "
-    "other, and 0 where they have nothing in common; turning or scaling a layer's features does not change it. Blocks "
-    "of dark cells are stages in which little changes."
+    "Centred kernel alignment (CKA) of two layers is 1 if images that are similar for one are similar for the other, "
+    "and 0 if they have nothing in common; rotating or scaling a layer's features does not change it. Blocks of dark "
+    "cells are stages in which little changes."
 )
 FEWEST = 4  # least images: the unbiased estimator divides by n - 3
 ADVISED = 32
@@ -74,11 +74,11 @@ def cka(
     measure = hsic if estimator == "unbiased" else biased_hsic
     if len(images) < FEWEST or batch_size < FEWEST:
         raise ValueError(
-            f"{len(images)} images in batches of {batch_size} were given; the unbiased estimate of CKA needs at "
-            f"least {FEWEST} in a batch, and {ADVISED} or more to be of use"
+            f"got {len(images)} images in batches of {batch_size}; the unbiased estimate of CKA needs at least "
+            f"{FEWEST} per batch, and {ADVISED} or more to be useful"
         )
     if other_images is not None and len(other_images) != len(images):
-        raise ValueError(f"{len(images)} and {len(other_images)} images were given; both models need the same ones")
+        raise ValueError(f"got {len(images)} and {len(other_images)} images; both models need the same images")
     count = max(len(images) // batch_size, 1)
     rows, columns = _Features(model, layers), None if other is None else _Features(other, layers)
     cross, one, two = [], [], []
@@ -153,7 +153,7 @@ class _Features:
             kept.append((name, module))
             kernels.append(linear_kernel(features.reshape(len(images), -1)))
         if not kernels:
-            raise ValueError(f"no layer of {type(self.model).__name__} gives features that belong to one image each")
+            raise ValueError(f"no layer of {type(self.model).__name__} returns features that belong to single images")
         self.names, self.modules = [name for name, _ in kept], [module for _, module in kept]
         return torch.stack(kernels)
 
@@ -194,14 +194,14 @@ def cka_view(
     """
     if len(samples) < FEWEST:
         absent = (
-            f"CKA compares how a layer tells many images apart; it was given {len(samples)}. The unbiased estimate "
-            f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set with --data (data=)."
+            f"CKA compares how layers distinguish many images, and got {len(samples)}. The unbiased estimate needs "
+            f"at least {FEWEST}, and {ADVISED} to be useful: give more images, or a dataset with --data (data=)."
         )
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
     shared: dict[str, Any] = {"layers": layers, "estimator": estimator}
     found = [(names[0], names[0], cka(model, samples, **shared))]
     if not np.isfinite(found[0][2].values).any():
-        absent = "The images given are all alike to every layer, so that there is nothing to compare."
+        absent = "The given images are all identical to every layer, so there is nothing to compare."
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
     if other is not None:
         shared["layers"] = None
@@ -213,10 +213,10 @@ def cka_view(
 def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: Estimator) -> Figure:
     values = np.clip(found.values, 0, 1)
     error = "" if found.errors is None else f" Standard errors are at most {np.nanmax(found.errors):.2g}."
-    few = " These are few; take the map as a sketch." if found.images < ADVISED else ""
-    left = f" Left out, since they fold images: {', '.join(found.left_out)}." if found.left_out else ""
+    few = " These are few images; the map is only a rough estimate." if found.images < ADVISED else ""
+    left = f" Excluded, since they merge images: {', '.join(found.left_out)}." if found.left_out else ""
     whose = f"the layers of {one}" if one == other else f"the layers of {one} (rows) and of {other} (columns)"
-    how = f"by {found.images} images in {found.batches} batches, {estimator} estimate"
+    how = f"from {found.images} images in {found.batches} batches, {estimator} estimate"
     caption = f"CKA between {whose}, {how}.{error}{few}{left}"
     chart = heat_map(
         values,

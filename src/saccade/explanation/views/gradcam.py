@@ -19,14 +19,14 @@ from ..recording import PARTS, eval_mode, record_head
 from ..request import ViewRequest, register_view
 from ..view import Figure, View, shares_of
 
-TITLE = "Where the answer comes from"
+TITLE = "Where the prediction comes from"
 ABOUT = (
     "Grad-CAM: the features at a late layer, weighted by how much the answer would change with each of them. Light "
-    "yellow places speak for the class, dark ones do not. Places that speak against it are dark too."
+    "yellow places speak for the class, dark ones do not. Places that speak against it are dark, too."
 )
 ABOUT_NUMBER = (
     "Grad-CAM: the features at a late layer, weighted by how much the number would change with each of them. Light "
-    "yellow places raise it, dark ones do not. Places that lower it are dark too."
+    "yellow places raise it, dark ones do not. Places that lower it are dark, too."
 )
 NO_FEATURES = (nn.Dropout, nn.Softmax)  # modules whose output may be attention weights B, heads, N, N
 TRIED = 8  # maps to try, from the last one backwards
@@ -47,7 +47,9 @@ class FeatureMap:
             rows, columns = values.shape[1:3] if self.channels_last else values.shape[2:]
             even = size[1] / size[0]
             if abs(columns - even * rows) > 1 + even:  # strides round each side by less than a cell
-                raise HostError(f"{self.layer} has {rows} x {columns} cells, which are no places of the image")
+                raise HostError(
+                    f"{self.layer} has {rows} x {columns} cells, which do not correspond to positions in the image"
+                )
         layout: Any = "NLC" if values.ndim == 3 else "NHWC" if self.channels_last else "NCHW"
         fits = host.grid if host.grid and values.shape[1] - self.prefix == host.grid[0] * host.grid[1] else None
         return split_tokens(values, layout=layout, prefix_tokens=self.prefix, grid=fits, image_size=size).as_map()
@@ -100,7 +102,7 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
     """
     host = find_host(model)
     if host.text:
-        raise HostError(f"{host.name} reads words, so there are no places of an image")
+        raise HostError(f"{host.name} reads words, so there are no positions in an image")
     size = (images.shape[2], images.shape[3])
     with torch.inference_mode(False), torch.enable_grad(), eval_mode(model):
         with record_maps(host, len(images)) as maps, record_head(model) as call:
@@ -137,7 +139,7 @@ def _choose(
     """Return the first map with gradients of all parts of the logits, else with one of the whole."""
     maps = [one for one in maps if one.tensor.requires_grad][:TRIED]
     if not maps:
-        raise HostError(f"{host.name} has no map of features: nothing in it keeps the places of the image apart")
+        raise HostError(f"{host.name} has no feature map: none of its features keep the positions in the image")
     answers = {}
     for name, part in parts.items():
         answers[name] = torch.autograd.grad(
@@ -156,7 +158,7 @@ def _choose(
             options.append((one, grads))
     if not options:
         raise refused or HostError(
-            f"the answer of {host.name} has no gradient at any of its last {len(maps)} maps of features "
+            f"the output of {host.name} has no gradient at any of its last {len(maps)} feature maps "
             f"({', '.join(one.layer for one in maps)})"
         )
     return max(options, key=lambda option: len(option[1]))  # the first with most parts
@@ -186,8 +188,8 @@ def _view(cams: GradCam, index: int, image: np.ndarray, classes: Sequence[str] |
 def _which(target: int, classes: Sequence[str] | None) -> str:
     """Describe the target output."""
     if classes is None or len(classes) == 1:
-        return "the number that the model tells"
-    return f"number {target + 1} of the {len(classes)} that the model tells"
+        return "the number that the model predicts"
+    return f"number {target + 1} of the {len(classes)} that the model predicts"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ..recording import Recorded, record_taps
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
-TITLE = "What every place nominates"
+TITLE = "What each place nominates"
 ABOUT = (
     "At every place of the image a layer chooses between three kinds of context. Red: a convolution over the "
     "neighbourhood. Green: attention within a window. Blue: attention over the whole image, compressed. The hard map "
@@ -49,8 +49,8 @@ def nomination_view(
     layers = read_nominations(model, images, recorded=recorded)
     if not layers:
         absent = (
-            "This model does not nominate: it has no layer that chooses between several kinds of context. NomMer "
-            "models do, such as nommer_tiny."
+            "This model has no layer that chooses between several kinds of context. NomMer models have, such as "
+            "nommer_tiny."
         )
         return [View("nomination", TITLE, ABOUT, absent=absent) for _ in pixels]
     return [_view(layers, index, image) for index, image in enumerate(pixels)]
@@ -97,8 +97,8 @@ def _view(layers: Sequence[Nomination], index: int, image: np.ndarray) -> View:
     rows = [{"layer": figure.layer, **figure.numbers} for figure in figures]
     charts = grid(_chart(rows, "hard"), _chart(rows, "soft"))
     caption = (
-        "How much of the image each kind of context gets, layer by layer: counted by the best choice (hard), and "
-        "averaged over the softmax (soft). In each layer the shares sum to 100 %."
+        "Share of the image for each kind of context, layer by layer: by the best choice (hard), and averaged over "
+        "the softmax (soft). In each layer the shares sum to 100 %."
     )
     summary = Figure("nomination-shares", caption, chart=charts)
     return View("nomination", TITLE, ABOUT, figures=(*figures, summary), numbers={"layers": rows})
@@ -117,8 +117,8 @@ def _figure(layer: Nomination, index: int, depth: int, image: np.ndarray) -> Fig
     }
     text = ", ".join(f"{share:.0%} {WORDS.get(name, name)}" for name, share in numbers["hard"].items())  # type: ignore[attr-defined]
     caption = (
-        f"Layer {depth + 1} ({layer.layer.removesuffix('.nominator')}): {text}. The network itself uses the "
-        f"{layer.used} nomination; the mean share of the best choice is {numbers['certainty']:.0%}."
+        f"Layer {depth + 1} ({layer.layer.removesuffix('.nominator')}): {text}. The network itself uses {layer.used} "
+        f"nomination; the mean share of the best choice is {numbers['certainty']:.0%}."
     )
     return Figure(
         f"nomination-{depth}",

@@ -15,9 +15,9 @@ from ..view import Figure, View
 
 QUANTILES = (0.1, 0.9)  # quantiles of the scaling weights, as in the paper's figure 8
 SCALING = (
-    "Context Broadcasting with learned scales (CB_S) adds the mean token times one weight a channel. A larger mean "
-    "says that a layer wants more of it; a ratio of the 10 % to the 90 % quantile of the weights' sizes near 1 says "
-    "that all channels want about as much."
+    "Context Broadcasting with learned scales (CB_S) adds the mean token times one weight per channel. A larger mean "
+    "indicates that a layer uses more of it; a ratio of the 10 % to the 90 % quantile of the absolute weights near 1 "
+    "indicates that all channels use about the same amount."
 )
 
 
@@ -33,7 +33,7 @@ class Scaling(NamedTuple):
 
 def scaling_view(model: nn.Module, count: int) -> list[View]:
     """Return the view of CB_S' scaling weights by depth, the same for every image."""
-    title = "How much of the mean each layer takes"
+    title = "How much of the mean each layer uses"
     found = scaling_weights(model)
     if not found:
         absent = "This model has no Context Broadcasting with learned scales; attach ContextBroadcast(scale=True)."
@@ -54,7 +54,9 @@ def _scaling_charts(found: Sequence[Scaling]) -> Html:
     shared: dict[str, Any] = {"x_label": "layer with CB_S", "zero": True}
     return grid(
         line_chart({"mean": means}, title="Mean of the scaling weights", y_label="mean", **shared),
-        line_chart({"ratio": ratios}, title="10 % over 90 % quantile of their sizes", y_label="ratio", **shared),
+        line_chart(
+            {"ratio": ratios}, title=("10 % over 90 % quantile of their absolute values"), y_label="ratio", **shared
+        ),
     )
 
 

@@ -18,11 +18,11 @@ from ..recording import Recorded, record_taps
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
-TITLE = "What the slots stand for"
+TITLE = "What the slots represent"
 ABOUT = (
-    "A block gathers the image into a few slots and lets them exchange information. A slot's map shows how much each "
-    "place counts in it, from dark (least) to light yellow (most); every map is stretched to its own range. In the map "
-    "of all slots each place has the colour of the slot that it is closest to, so places of one colour are treated as "
+    "A block gathers the image into a few slots and lets them exchange information. A slot's map shows the weight of "
+    "each place in it, from dark (least) to light yellow (most); every map is scaled to its own range. In the map of "
+    "all slots each place has the colour of the slot that it is closest to, so places of one colour are treated as "
     "belonging together. The four single maps are those that represent the others best (k-medoids)."
 )
 ABSENT = (
@@ -80,10 +80,10 @@ def slots_over_checkpoints(
         note: remark on the checkpoints.
     """
     about = (
-        f"{ABOUT} Each row is one stage of the training, the latest at the bottom; the four slots are chosen at the "
-        f"latest and followed from the beginning. {note}"
+        f"{ABOUT} Each row is one stage of training, the latest at the bottom; the four slots are chosen at the "
+        f"latest stage and followed from the beginning. {note}"
     ).rstrip()
-    key, title = "slots-training", "What the slots stood for during training"
+    key, title = "slots-training", "What the slots represented during training"
     if not models:
         absent = "There are no checkpoints of this run to compare."
         return [View(key, title, about, absent=absent) for _ in pixels]
@@ -134,8 +134,8 @@ def _number(names: Sequence[str], layer: str | int) -> int:
     elif inside := [i for i, name in enumerate(names) if f"{name}.".startswith(f"{layer}.")]:
         return inside[0]
     raise ValueError(
-        f"layer={layer!r} was given; the slot mixers of this model are {', '.join(names)}: give a path or a number "
-        f"from 1 to {len(names)}"
+        f"layer={layer!r}: the slot mixers of this model are {', '.join(names)}; give a path or a number from 1 to "
+        f"{len(names)}"
     )
 
 
@@ -179,8 +179,9 @@ def _figure(block: Slots, index: int, depth: int, image: np.ndarray) -> Figure:
     text = ", ".join(f"{slot} (for {size})" for slot, size in zip(chosen, sizes, strict=True))
     caption = (
         f"Block {depth + 1} ({block.layer.removesuffix('.mixer.global_branch')}): {numbers['slots_in_use']} of "
-        f"{len(weights)} slots are closest to some place. Slots shown singly, and for how many slots each stands: "
-        f"{text}. A slot draws on {numbers['focus']:.0%} of the places on average (100 %: on all alike)."
+        f"{len(weights)} slots are the closest one of some place. Slots shown singly, and the number of slots that "
+        f"each represents: {text}. A slot draws on {numbers['focus']:.0%} of the places on average (100 %: on all "
+        "equally)."
     )
     pixels = montage([image, *_tiles(block, index, image, chosen)], 4, captions=captions)
     return Figure(f"slots-{depth}", caption, pixels=pixels, numbers=numbers, layer=block.layer, depth=depth)
@@ -271,6 +272,6 @@ def _stages(request: ViewRequest) -> tuple[list[tuple[str, nn.Module]], str]:
     if not slot_taps(loaded.model):
         return alone, ""
     if loaded.folder is None:
-        return alone, "The model is of no run, so there are its present weights alone."
+        return alone, "The model does not belong to a run, so only its current weights are shown."
     models, note = open_checkpoints(loaded.folder, epochs=request.options.epochs)
     return [(name, one.to(loaded.device)) for name, one in models], note

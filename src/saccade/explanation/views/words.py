@@ -16,11 +16,11 @@ from ..recording import PARTS, eval_mode, record_head
 from ..request import Method, ViewRequest, register_view
 from ..view import Figure, View
 
-TITLE = "Which words the answer comes from"
+TITLE = "Which words the prediction comes from"
 SHOWN = (
     " Blue words speak for the class, orange and underlined ones against it; the strongest word has the full colour. "
-    "Padding has no part. Point at a word to see its number. The SoT paper draws the influence of words by two other "
-    "methods (Chefer et al. 2021, Yun et al. 2021), so its figures are not these."
+    "Padding is excluded. Point at a word to see its number. The SoT paper shows the influence of words by two other "
+    "methods (Chefer et al. 2021, Yun et al. 2021), so its figures differ."
 )
 METHODS = {
     "gradient": (
@@ -29,9 +29,9 @@ METHODS = {
         "embedding were zero."
     ),
     "integrated": (
-        "Integrated gradients: a word's influence is its embedding times the mean gradient of the score on the way "
-        "from embeddings of zero to the text's own (summed over channels, and over the pieces of a word). The numbers "
-        "sum to what the score gains on that way."
+        "Integrated gradients: a word's influence is its embedding times the mean gradient of the score on the path "
+        "from zero embeddings to those of the text (summed over channels, and over the pieces of a word). The "
+        "numbers sum to the change of the score along that path."
     ),
 }
 STEPS = 32  # steps of integrated gradients
@@ -72,7 +72,7 @@ def words_view(
         method: "gradient" times input, or "integrated" gradients.
     """
     if method not in METHODS:
-        raise ValueError(f"method={method!r} was given; there are {', '.join(METHODS)}")
+        raise ValueError(f"method={method!r}: expected one of {', '.join(METHODS)}")
     about = METHODS[method] + SHOWN
     inputs = read_text(inputs, tokenizer, next((p.device for p in model.parameters()), torch.device("cpu")))
     given = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
@@ -103,7 +103,7 @@ def compute_influence(
     """
     ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
     if ids.ndim != 2 or len(ids) != 1:
-        raise ValueError(f"token numbers of shape {tuple(ids.shape)} were given; one text at a time, shape (1, N)")
+        raise ValueError(f"got token ids of shape {tuple(ids.shape)}; give one text at a time, shape (1, N)")
     whole = _differentiate(model, inputs, ids, target, share=1.0)
     gradients = whole.gradients
     if method == "integrated":
@@ -181,7 +181,9 @@ def _groups(
     places = [place for place in range(len(ids)) if counts[place]]
     if words is not None:
         if len(words) != len(ids):
-            raise ValueError(f"{len(words)} words were given for {len(ids)} tokens; give one for each, padding too")
+            raise ValueError(
+                f"got {len(words)} words for {len(ids)} tokens; give one word per token, including padding"
+            )
         return [(words[place], [place]) for place in places]
     if tokenizer is None:
         return [(str(ids[place]), [place]) for place in places]
@@ -194,8 +196,8 @@ def _groups(
 def _figure(part: str, found: Influence, groups: Sequence[tuple[str, list[int]]], name: str) -> Figure:
     scores = [float(found.scores[part][places].sum()) for _, places in groups]
     caption = (
-        f"What each word does for {name!r} in {PARTS[part]}, whose score for it is {found.logits[part]:.3g}. The "
-        f"words' numbers sum to {sum(scores):.3g}."
+        f"Influence of each word on {name!r} in {PARTS[part]}, whose score for it is {found.logits[part]:.3g}. The "
+        f"influences sum to {sum(scores):.3g}."
     )
     influences = [{"word": word, "influence": score} for (word, _), score in zip(groups, scores, strict=True)]
     numbers = {"score": found.logits[part], "words": influences}

@@ -33,8 +33,8 @@ def test_arms_that_came_out_alike_are_found_for_the_seeds_where_they_did():
     ]
     note = str(find_unaffected(plan(broadcast="model.plugins", warm="optim.lr"), arms)[0].note)
     assert note == (
-        "broadcast trained exactly like base with seeds 1, 2: what it changes had no effect there; check that the arm "
-        "does what it says"
+        "broadcast trained exactly like base for seeds 1, 2: its changes had no effect there; check that the arm "
+        "changes what it is meant to change"
     )
 
 

@@ -93,7 +93,7 @@ def test_seeds_with_their_own_images_are_compared_over_seeds_alone(tmp_path):
 def test_arms_that_validated_on_other_images_are_refused(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE)}
     arms["other"] = evidence(tmp_path, "other", BETTER, fingerprint="another")
-    with pytest.raises(ValueError, match="different samples with seed 0"):
+    with pytest.raises(ValueError, match="different samples for seed 0"):
         same_samples(arms)
 
 

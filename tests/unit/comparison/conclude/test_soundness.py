@@ -77,8 +77,8 @@ def test_a_better_rate_and_a_better_resnet_are_said(tmp_path, monkeypatch):
     config = configure("small", {**TINY, "optim.lr": 2e-3, "schedule.epochs": 40, "data.train_limit": 2000})
     scores = {("glnet_nano", 2e-3): 0.2, ("glnet_nano", 5e-4): 0.5, ("resnet18", 4e-3): 0.7}
     found = fake_probes(tmp_path, monkeypatch, scores).warn({"base": config}, {"base": 0.6}, tuned=False)
-    assert "a learning rate of 0.0005 scores 50.00%, its own, 0.002, 20.00%" in str(found[0])
-    assert "far under a small ResNet" in str(found[1])
+    assert "learning rate 0.0005 scores 50.00%; its own learning rate, 0.002: 20.00%" in str(found[0])
+    assert "far below a small ResNet" in str(found[1])
     sound = fake_probes(tmp_path / "b", monkeypatch, {**scores, ("glnet_nano", 5e-4): 0.21})
     assert sound.warn({"base": config}, {"base": 0.69}, tuned=False) == []
 
@@ -90,7 +90,7 @@ def test_a_process_that_trained_the_runs_probes_as_well(tmp_path, monkeypatch):
     asked = {"do": "doubt", "folder": str(tmp_path), "scores": {"base": 0.6}, "tuned": False, "seconds": 60.0}
     asked |= {"configs": {"base": Slot({}).settings(config)}}
     (note,) = _do(json.loads(json.dumps(asked)), DataCache())["notes"]
-    assert "a learning rate of 0.0005 scores 50.00%" in str(Note(**note))
+    assert "learning rate 0.0005 scores 50.00%" in str(Note(**note))
     assert _do({**asked, "folder": str(tmp_path / "late"), "seconds": -1.0}, DataCache()) == {"notes": []}
 
 

@@ -143,8 +143,8 @@ def test_intervals_are_those_of_the_result_with_the_detectable_size(page):
 def test_classes_show_both_ends_and_fold_the_rest(page):
     found = sorted(made().classes["better"], key=lambda row: row.difference.mean)
     title = "better against base, points of accuracy"
-    worst = page.rows(f"{title}: the 5 that lose most")
-    best = page.rows(f"{title}: the 5 that gain most")
+    worst = page.rows(f"{title}: the 5 largest losses")
+    best = page.rows(f"{title}: the 5 largest gains")
     rest = page.rows(f"{title}: the other 10 classes")
     assert [row[0] for row in worst + rest + best] == [row.name for row in found]
     assert numbers(worst[0][2])[0] == pytest.approx(100 * found[0].difference.mean, abs=0.006)
@@ -154,7 +154,7 @@ def test_classes_show_both_ends_and_fold_the_rest(page):
 
 def test_costs_and_equal_time_are_those_of_the_result(page):
     cost = made().costs["better"]
-    row = next(row for row in page.rows("What each arm costs") if row[0] == "better")
+    row = next(row for row in page.rows("Cost of each arm") if row[0] == "better")
     ratio = cost.step_ratio
     assert row[1:4] == ["1,234,567", "5.0 M", "20.0"]
     assert numbers(row[4]) == pytest.approx([ratio.ratio, ratio.low, ratio.high], abs=0.006)
@@ -237,7 +237,7 @@ def test_curves_are_means_with_the_range_of_seeds(tmp_path):
     line = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", page.all("path", "line")[2].attrs["d"])]
     assert heights[0] == heights[3]
     assert (heights[1] + heights[2]) / 2 == pytest.approx(line[1], abs=0.2)
-    assert "worst seed to the best" in page.all("main")[0].text
+    assert "the worst to the best seed" in page.all("main")[0].text
 
 
 def test_missing_parts_do_not_break_the_page():
@@ -267,7 +267,7 @@ def test_intervals_of_accuracy_end_at_a_hundred_points():
     page = parse(render_report(made(differences=judge({"better": d}))))
     assert numbers(page.rows("Difference in accuracy")[0][2]) == [0, -100, 100]
     assert page.rows("Difference in accuracy")[0][3] == "nothing"
-    assert "For better it is nothing: with so few seeds or samples" in page.all("main")[0].text
+    assert "For better there is none: with so few seeds or samples" in page.all("main")[0].text
     assert "from 100 fewer to 100 more" in page.rows("accuracy on 400")[0][2]
 
 
@@ -280,10 +280,10 @@ def test_markdown_of_accuracy_ends_at_a_hundred_points_too():
     result = made(differences=judge({"better": d}), classes={"better": (row,)}, other={"val_top5": {"better": d}})
     text = result.to_markdown()
     assert "| `better` | +0.00 [-100.00, +100.00] | nothing |" in text
-    assert "For better it is nothing: with so few seeds or samples" in text
+    assert "For better there is none: with so few seeds or samples" in text
     assert "| +0.0 [-100.0, +100.0] |" in text  # the class
     assert "| +0 | -1 to +1 |" in text  # the share
-    assert "it is nothing" not in made().to_markdown()
+    assert "there is none" not in made().to_markdown()
 
 
 def test_plan_is_told_once_and_kept_in_the_file():
@@ -322,7 +322,7 @@ def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     markdown = result.to_markdown()
     assert "| Sample | Right answer | base | better |" in markdown
     assert "| test[0] | red, blue | 0.7 | 0.5 |" in markdown
-    assert "the loss of each, a mean of trainings." in markdown
+    assert "the loss of each, averaged over the runs." in markdown
 
 
 def test_numbers_with_a_unit_are_told_in_it():
@@ -352,7 +352,7 @@ def test_an_unstable_arm_is_called_so_and_told_how_often_it_failed():
     page = parse(render_report(result))
     row = {row[0]: row[1:] for row in page.rows("accuracy on 400")}["better"]
     assert row[0] == "unstable"
-    assert row[1].endswith("that is not all: Of better's 5 trainings 2 failed, so that 12% to 77% may.")
+    assert row[1].endswith("But not all runs succeeded: Of better's 5 runs, 2 failed, so 12% to 77% of runs may fail.")
     assert "better and twin are unstable" in page.all("main")[0].text
-    assert "Unstable: Trainings failed or came to nothing." in page.all("main")[0].text
+    assert "Unstable: Runs failed or did not learn." in page.all("main")[0].text
     assert "**better**: unstable: " in result.to_markdown()

@@ -57,7 +57,7 @@ def test_values_are_read_as_in_yaml():
         ("lr=1,3", "An arm is 'base'"),
         ("lr=1+optim.lr=2", "twice"),
         ("seed=3", "same seeds"),
-        (":=broadcast", "names are letters"),
+        (":=broadcast", "names consist of letters"),
         ("", "An arm is 'base'"),
     ],
 )
@@ -85,7 +85,7 @@ def test_fewer_than_two_arms_and_names_twice_are_refused():
         parse_arms(["broadcast"])
     with pytest.raises(ConfigError, match="called 'broadcast'"):
         parse_arms(["broadcast", "broadcast"])
-    with pytest.raises(ConfigError, match="give a list"):
+    with pytest.raises(ConfigError, match="expected a list"):
         parse_arms("broadcast")
     assert [arm.name for arm in parse_arms(["broadcast", "again:=broadcast"])] == ["broadcast", "again"]
 

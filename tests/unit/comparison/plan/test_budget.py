@@ -52,7 +52,7 @@ def test_a_budget_for_nothing_is_refused_with_what_would_do():
 def test_a_budget_that_timing_used_up_is_named_as_it_was_given_with_what_went_by():
     with pytest.raises(
         BudgetError,
-        match=r"a budget of 50 s was given, of which 40 s are overhead.* take about 30 s. Give 70 s",
+        match=r"the budget is 50 s, of which 40 s are overhead.* take about 30 s. Allow 70 s",
     ):
         fit(50, spent=40.0)
     assert fit(70, spent=40.0).most == 1

@@ -38,7 +38,7 @@ def test_the_recipes_plugins_are_taken_off_and_named_in_the_plan(tmp_path, monke
         arms=["base", "drloc"], recipe="drloc", settings=settings, seeds=2, epochs=1, device="cpu", out=tmp_path / "c"
     )
     assert dict(plan.arm("drloc").changes) == {"model.plugins": ([], ["drloc"])}
-    assert "the plug-ins: none (the recipe's own, drloc, is taken off" in str(plan).splitlines()[1]
+    assert "the plug-ins: none (without the recipe's own, drloc:" in str(plan).splitlines()[1]
 
 
 def test_what_all_arms_have_is_what_each_of_them_has():
@@ -74,7 +74,7 @@ BEFORE = {"request": {"arms": {"base": "base"}}, "samples": {}}
 def test_a_comparison_whose_arms_meant_other_settings_is_refused_in_a_sentence(arms, options):
     asked = request(*arms, **options)
     configs = arm_configs(asked)
-    with pytest.raises(RunError, match=r"begun by an earlier version, which trained .* by other settings"):
+    with pytest.raises(RunError, match=r"started by an earlier version, which trained .* with other settings"):
         refuse_earlier(asked, configs, BEFORE)
     refuse_earlier(asked, configs, {**BEFORE, REFERENCE: say_common(asked)})  # begun by this one
 

@@ -82,7 +82,7 @@ def test_the_same_request_finds_its_runs_and_other_folds_are_another_comparison(
     given["checkpoint"] = request["settings"]["model.checkpoint"]
     again = saccade.compare(request["data"], folds=3, **given)
     assert again.plan.finished == 12
-    with pytest.raises(ValueError, match="folds = 3 there, 4 asked"):
+    with pytest.raises(ValueError, match="folds = 3 there, 4 requested"):
         saccade.compare(request["data"], folds=4, **given)
 
 

@@ -72,7 +72,10 @@ def test_the_plan_says_what_will_be_found_so_and_with_more_time(photographs):
     told = str(plan(photographs, "1m"))
     assert "Arms will probably look under-trained: 11 epochs, fewer than 30; 3 seeds of 30 " in told
     assert "30 min would be enough for the smaller glnet_nano of the recipe quick, 5 seeds of 48 epochs" in told
-    assert "8.0 h would be enough for model and images as asked, 10 seeds of 100 epochs, differences of about" in told
+    assert (
+        "8.0 h would be enough for the requested model and image size, 10 seeds of 100 epochs, differences of about"
+        in told
+    )
     assert "under-trained" not in str(plan(photographs, "30m"))
 
 

@@ -66,7 +66,7 @@ def test_a_plan_writes_nothing(tmp_path):
 def test_extra_weights_of_a_task_are_counted_and_shared_ones_begin_equal(tmp_path):
     check = plan("drloc", out=tmp_path / "c").arm("drloc").check("initial weights")
     assert not check.equal
-    assert "in this arm alone (locators" in check.detail
+    assert "in this arm only (locators" in check.detail
     shared = check.detail.split(" shared")[0].split(" of ")
     assert shared[0] == shared[1]
 
@@ -98,8 +98,8 @@ def test_another_order_is_caught_even_if_no_setting_explains_it(cache):
     other = replace(other, order=(swapped, *other.order[1:]))
     caught = {check.what: check.detail for check in check_all(reference, other) if not check.equal}
     assert caught == {
-        "order of the samples": "and no setting explains it",
-        "augmentation draws": "and no setting explains it",
+        "order of the samples": "not explained by any setting",
+        "augmentation draws": "not explained by any setting",
     }
 
 
@@ -114,7 +114,7 @@ def test_one_changed_weight_is_caught(cache):
     changed = replace(other, weights={**other.weights, name: (other.weights[name][0], "other")})
     check = next(c for c in check_all(reference, changed) if c.what == "initial weights")
     assert not check.equal
-    assert f"1 begin with other values ({name})" in check.detail
+    assert f"1 have other initial values ({name})" in check.detail
 
 
 def test_arms_with_equal_settings_are_found_and_not_run_twice(tmp_path):
@@ -176,7 +176,9 @@ def test_other_validation_images_are_refused(tmp_path):
     others = png_folder(tmp_path / "b", train=24, val=6)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
     options = {"out": tmp_path / "c", "settings": settings, "data": str(samples)}
-    with pytest.raises(ConfigError, match=r"validates on other samples than 'base' \(6 of .*because of data.path"):
+    with pytest.raises(
+        ConfigError, match=r"is validated on different samples than 'base' \(6 samples .*because of data.path"
+    ):
         plan(f"x:=data.path={others}", **options)
 
 
@@ -187,7 +189,7 @@ def test_validation_images_held_out_by_seed_are_noticed(tmp_path):
     config = parse_arm("base").configure(None, {**settings, "data.path": str(samples / "train")})
     if not hasattr(config.data, "split_seed"):
         assert not found.same_samples
-        assert "other ones for each seed" in str(found)
+        assert "different for each seed" in str(found)
     assert found.arm("broadcast").check("validation samples").equal
 
 
@@ -202,9 +204,9 @@ def test_one_seed_is_refused_unless_it_is_meant(tmp_path):
         plan("broadcast", out=tmp_path / "c", seeds=1)
     found = plan("broadcast", out=tmp_path / "c", seeds=[4], seeds_fixed=True)
     assert (found.seeds, found.detectable) == ((4,), None)
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="seeds must differ"):
         plan("broadcast", out=tmp_path / "c", seeds=[1, 1])
-    with pytest.raises(ConfigError, match="give seeds="):
+    with pytest.raises(ConfigError, match="use seeds="):
         plan("broadcast", out=tmp_path / "c", settings={"seed": 3})
 
 
@@ -400,7 +402,7 @@ def test_runs_of_two_precisions_are_not_compared(tmp_path, monkeypatch):
         )
 
     go_on("cpu")
-    with pytest.raises(RunError, match=r"begun in float32 and would go on in bfloat16 .* --device"):
+    with pytest.raises(RunError, match=r"started in float32 and would continue in bfloat16 .* --device"):
         go_on("cuda")
     assert go_on("cpu").jobs
     record = json.loads((tmp_path / "c" / "comparison.json").read_text())

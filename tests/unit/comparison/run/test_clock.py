@@ -135,7 +135,7 @@ def test_seeds_are_left_out_before_epochs_down_to_three() -> None:
     assert sorted({seed for _, seed in machine.ran}) == [0, 1, 2]
     assert set(machine.ran.values()) == {10}
     assert list(clock.whole) == [0, 1, 2]
-    assert clock.messages == ["runs are slower than planned: no time for seeds 3, 4"]
+    assert clock.messages == ["runs are slower than planned: no time left for seeds 3, 4"]
 
 
 def test_without_a_budget_everything_is_run_whatever_it_takes() -> None:

@@ -27,9 +27,9 @@ def test_arms_and_seeds_may_be_added(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"data": "elsewhere"}, "data = '' there, 'elsewhere' asked"),
+        ({"data": "elsewhere"}, "data = '' there, 'elsewhere' requested"),
         ({"settings": {"a": 2}}, "settings"),
-        ({"arms": {"base": "lr=3"}}, "arm base is 'base' there, 'lr=3' asked"),
+        ({"arms": {"base": "lr=3"}}, "arm base is 'base' there, 'lr=3' requested"),
     ],
 )
 def test_another_comparison_is_refused_unless_asked_for(tmp_path, change, told):

@@ -46,7 +46,7 @@ def test_gpus_get_a_process_each_and_several_if_asked():
     assert devices(None, "auto", gpus=["0", "1"]) == ["0", "1"]
     assert devices(5, "cuda", gpus=["4", "7"]) == ["4", "7", "4", "7", "4"]
     assert devices(2, "cuda:1", gpus=["4", "7"]) == ["7", "7"]
-    with pytest.raises(ValueError, match="there are 2 GPUs"):
+    with pytest.raises(ValueError, match="no such GPU; there are 2"):
         devices(1, "cuda:2", gpus=["4", "7"])
     with pytest.raises(ValueError, match="1 or more"):
         make_slots(0, "cpu", gpus=[], cores=2)
