@@ -134,7 +134,7 @@ def test_a_vision_transformer_with_weights_keeps_its_patches_and_names_what_was_
     built, spec = build("vit_tiny", file, size=64, options={"depth": 1, "patch_size": 16})
     assert built.patch_embed.patch_size == (16, 16)
     assert torch.equal(built.patch_embed.proj.weight, model.patch_embed.proj.weight)
-    assert "resampled from vit_tiny_patch16_224.safetensors to fit: 'pos_embed'" in spec.notes
+    assert "resampled from vit_tiny_patch16_224.safetensors to the model's size: 'pos_embed'" in spec.notes
     small, _ = build("vit_tiny", None, size=64, options={"depth": 1})
     assert small.patch_embed.patch_size == (4, 4)
 

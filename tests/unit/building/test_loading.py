@@ -63,5 +63,5 @@ def test_a_name_that_was_given_is_not_taken_for_a_folder_of_the_full_name(given,
 def test_an_ending_that_names_no_weights_is_no_model(name):
     with pytest.raises(CheckpointError, match=f"{name} does not exist, and timm has no model of that name"):
         find_target(name)
-    with pytest.raises(ConfigError, match=r"timm has no weights '(safetensors|a/b|nope)' of .*@FILE"):
+    with pytest.raises(ConfigError, match=r"timm has no weights '(safetensors|a/b|nope)' for .*@FILE"):
         open_timm(name)

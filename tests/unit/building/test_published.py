@@ -110,7 +110,7 @@ def test_options_of_a_variant_stand_behind_its_name(checkpoint):
     model = open_model(f"sot_7:num_iter=3,img_size=128@{checkpoint}")
     assert model.model.head.pool.norm.num_iter == 3
     assert (model.spec.img_size, model.spec.shorter) == (128, round(128 / 0.875))
-    with pytest.raises(ConfigError, match=r"sot_7:num_itr=3 was given; model\.options has 'num_itr'"):
+    with pytest.raises(ConfigError, match=r"sot_7:num_itr=3: model\.options has 'num_itr'"):
         open_model(f"sot_7:num_itr=3@{checkpoint}")
     with pytest.raises(ConfigError, match="has 'checkpoint_path'"):
         open_model(f"sot_7:checkpoint_path=/x.pth@{checkpoint}")
@@ -137,7 +137,7 @@ def test_a_file_that_names_no_model_is_told_with_a_guess(checkpoint, tmp_path):
 
 
 def test_what_does_not_fit_is_told_and_no_classifier_is_made_up(checkpoint, tmp_path):
-    with pytest.raises(CheckpointError, match=r"given for cvt_13: .*looks like sot_7"):
+    with pytest.raises(CheckpointError, match=r"cannot be loaded as cvt_13: .*looks like sot_7"):
         open_model(f"cvt_13@{checkpoint}")
     with pytest.raises(FileNotFoundError, match=r"no such file .*none\.pth"):
         find_target(f"sot_7@{tmp_path / 'none.pth'}")

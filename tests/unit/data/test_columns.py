@@ -59,7 +59,7 @@ def test_columns_of_numbers_and_of_labels_are_named_alike(breeds, tmp_path):
     ("given", "told"),
     [
         ("image", "such as image=name,label=breed"),
-        ("image=name,image=breed", "each once"),
+        ("image=name,image=breed", "each role once"),
         ("imge=name", "did you mean 'image'?"),
         ("image=", "expected ROLE=COLUMN"),
         ("", "expected ROLE=COLUMN"),
@@ -71,7 +71,7 @@ def test_what_is_no_naming_of_columns_is_refused(given, told):
 
 
 def test_columns_that_are_not_there_and_sets_without_columns_are_refused(breeds, tmp_path):
-    with pytest.raises(ValueError, match="and 'bred' was named; did you mean 'breed'"):
+    with pytest.raises(ValueError, match="but not 'bred'; did you mean 'breed'"):
         open_data(breeds, columns={"image": "name", "label": "bred"})
     with pytest.raises(ValueError, match="is not a list"):
         open_data(str(tmp_path), columns={"image": "name"})
@@ -142,7 +142,7 @@ def test_cells_may_be_parted_as_spreadsheets_do_it(tmp_path, mark):
 def test_where_a_lists_paths_begin_is_a_folder_with_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "list.csv", [{"path": f"{number}.jpg", "label": number % 2} for number in range(8)])
-    with pytest.raises(FileNotFoundError, match=f"paths are relative to {tmp_path}. Put"):
+    with pytest.raises(FileNotFoundError, match=f"paths are relative to {tmp_path}. Move"):
         open_data("list.csv")
 
 

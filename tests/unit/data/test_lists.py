@@ -59,7 +59,7 @@ def test_numeric_labels_are_ordered_as_numbers(images):
     [
         (["path,size", "a.jpg,3"], ValueError, r"columns 'path', 'size'; it needs a column named label or class"),
         (["name,label", "a.jpg,cat"], ValueError, r"it needs a column named path or image or file or filename"),
-        (["path,label", "pics/ü 1.jpg,cat", "gone.jpg,dog"], FileNotFoundError, r"1 of 2 images .*'gone\.jpg'"),
+        (["path,label", "pics/ü 1.jpg,cat", "gone.jpg,dog"], FileNotFoundError, r"1 of 2 listed images .*'gone\.jpg'"),
         (["path,label", "pics/ü 1.jpg,"], ValueError, "row 1 has an empty path or label"),
         (["path,label", "pics/ü 1.jpg,cat,3"], ValueError, "row 1 has 3 fields, but the first line has 2"),
         (["path,label"], ValueError, "lists no images"),
@@ -135,7 +135,7 @@ def test_more_missing_images_than_the_limit_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"3 of 40 listed images do not exist: 'pics/1\.jpg'.*relative to"):
         open_data(spec)
     assert open_data(spec, bad_limit=0.1).train.classes == ("a", "b")
-    with pytest.raises(FileNotFoundError, match="40 of 40 images"):
+    with pytest.raises(FileNotFoundError, match="40 of 40 listed images"):
         open_data(many(tmp_path / "pics", missing=range(40)), bad_limit=1.0)
 
 

@@ -383,7 +383,7 @@ def test_what_cannot_be_optimized_is_refused_with_the_reason():
 def test_a_model_on_several_devices_is_refused(monkeypatch):
     model = conv()
     monkeypatch.setattr(model, "parameters", lambda: iter([model.weight, Elsewhere()]))
-    with pytest.raises(ValueError, match="lies on cpu, cuda:1; move it to one device"):
+    with pytest.raises(ValueError, match="is on cpu, cuda:1; move it to one device"):
         optimize(model, IMAGES)
 
 

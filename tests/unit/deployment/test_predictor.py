@@ -72,7 +72,7 @@ def test_about_is_json_and_names_plugins(run):
 
 @pytest.mark.parametrize("wrong", [(1, 3, 16, 32), (1, 1, 32, 32), (3, 32, 32)])
 def test_images_of_another_shape_are_refused(run, wrong):
-    with pytest.raises(ValueError, match=r"uint8 B, 3, 32, 32"):
+    with pytest.raises(ValueError, match=r"uint8 of shape B, 3, 32, 32"):
         open_predictor(run).rows(torch.zeros(wrong, dtype=torch.uint8))
 
 

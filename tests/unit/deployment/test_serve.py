@@ -295,7 +295,7 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_opened(tmp_path):
         ({"targets": []}, "no model"),
         ({"targets": "x", "port": 70000}, "0 to 65535"),
         ({"targets": "x", "max_bytes": 0}, "max_bytes"),
-        ({"targets": "x", "port": 0}, "there is no x"),
+        ({"targets": "x", "port": 0}, "x does not exist"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_its_reason(given, told):

@@ -95,7 +95,7 @@ def test_grey_images_are_not_saturated():
 
 
 def test_unknown_name_and_severity_are_refused():
-    with pytest.raises(ValueError, match=r"no corruption 'rain'; there are gaussian_noise"):
+    with pytest.raises(ValueError, match=r"no corruption 'rain'; available: gaussian_noise"):
         corrupt(textured(0, 32), "rain", 1, rng_key=0)
     with pytest.raises(ValueError, match="severity 6"):
         corrupt(textured(0, 32), "fog", 6, rng_key=0)

@@ -176,7 +176,7 @@ def test_run_with_another_class_count_is_refused(place, tmp_path):
 def test_images_of_other_classes_are_refused_unless_mapped(place, tmp_path):
     shutil.copytree(place / "set" / "val", tmp_path / "other")
     (tmp_path / "other" / "class2").rename(tmp_path / "other" / "dog")
-    with pytest.raises(LabelError, match=r"one does not know 'dog'"):
+    with pytest.raises(LabelError, match=r"one does not have 'dog'"):
         evaluate(place / "one", tmp_path / "other", quiet=True)
     names = {"class0": "class0", "class1": "class1", "dog": "class2"}
     (tmp_path / "map.json").write_text(json.dumps(names))

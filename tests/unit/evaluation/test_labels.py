@@ -55,7 +55,7 @@ def test_wordnet_ids_are_known_to_a_model_of_timms():
 
 
 def test_numbers_mean_nothing_to_a_run_of_other_classes():
-    with pytest.raises(LabelError, match=r"the run does not know '0', '1'; its 2 are 'cat', 'dog'.*--labels"):
+    with pytest.raises(LabelError, match=r"the run does not have '0', '1'; its 2 classes are 'cat', 'dog'.*--labels"):
         read_truth(source(("0", "1"), [0, 1]), ("cat", "dog"))
 
 
@@ -93,7 +93,7 @@ def test_real_without_numbers_in_names_needs_the_whole_set(tmp_path):
     labels = read_labels(written(tmp_path / "real.json", [[0], [1], [1]]))
     with pytest.raises(LabelError, match="labels for 3 images, but the dataset has 2"):
         labelled_places(source(("a", "b"), [0, 1]), labels)
-    with pytest.raises(LabelError, match=r"class number 1; the run has 0 to 0"):
+    with pytest.raises(LabelError, match=r"class number 1; the run has classes 0 to 0"):
         read_truth(source(("a", "b", "c"), [0, 1, 1]), ("a",), labels=labels)
 
 

@@ -304,7 +304,7 @@ def test_tokens_that_ask_for_objects_have_no_place():
     shared = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 32}
     yolos = transformers.YolosConfig(**shared, image_size=[64, 64], patch_size=16, num_detection_tokens=9)
     (layer,) = check_unchanged(transformers.YolosForObjectDetection(yolos).eval(), torch.randn(1, 3, 64, 64)).attention
-    assert "objects" in layer.grid.trouble
+    assert "object queries" in layer.grid.trouble
     assert layer.attended is None
     body = transformers.ResNetConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 8, 8], out_features=["stage4"])
     detr = transformers.DetrConfig(

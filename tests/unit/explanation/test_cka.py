@@ -136,7 +136,7 @@ def test_view_holds_the_numbers_it_draws():
     assert [figure.key for figure in views[0].figures] == ["cka-0", "cka-1"]
     for figure in views[0].figures:
         assert figure.numbers["values"][0][0] == pytest.approx(1)
-        assert "sketch" in figure.caption
+        assert "rough estimate" in figure.caption
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_view_says_which_method_it_shows():
     assert view.numbers["method"] == "integrated"
     assert [figure.key for figure in view.figures] == ["words", "words-class", "words-words"]
     assert words_view(model, ids).about.startswith("Gradient times input")
-    with pytest.raises(ValueError, match="there are gradient, integrated"):
+    with pytest.raises(ValueError, match="expected one of gradient, integrated"):
         words_view(model, ids, method="magic")
 
 

@@ -203,5 +203,5 @@ def test_a_metric_whose_direction_is_unknown_has_to_be_told():
 
 
 def test_an_unknown_metric_names_those_there_are(pair):
-    with pytest.raises(ValueError, match="ended with val_top1"):
+    with pytest.raises(ValueError, match="reports only val_top1"):
         Measure(pair, asked("auc", larger_is_better=True)).difference("base", "better")

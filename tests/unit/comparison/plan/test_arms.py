@@ -83,7 +83,7 @@ def test_the_document_names_every_plugin():
 def test_fewer_than_two_arms_and_names_twice_are_refused():
     with pytest.raises(ConfigError, match="two or more"):
         parse_arms(["broadcast"])
-    with pytest.raises(ConfigError, match="called 'broadcast'"):
+    with pytest.raises(ConfigError, match="named 'broadcast'"):
         parse_arms(["broadcast", "broadcast"])
     with pytest.raises(ConfigError, match="expected a list"):
         parse_arms("broadcast")

@@ -39,7 +39,9 @@ def test_seeds_that_are_named_are_kept_or_refused_with_the_time_they_need():
     assert fit(10_000, seeds=2, named=True).seeds == 2
     least = 5 * 2 * PACE.seconds(1)
     assert (fit(least, seeds=5, named=True).seeds, fit(least, seeds=5, named=True).most) == (5, 1)
-    told = r"even 5 seeds of 2 arms for 1 epoch take about 50 s\. Give 50 s \(10 min for 30 epochs\), fewer seeds"
+    told = (
+        r"even 5 seeds of 2 arms for 1 epoch take about 50 s\. Allow 50 s \(10 min for 30 epochs\), or use fewer seeds"
+    )
     with pytest.raises(BudgetError, match=told):
         fit(least - 0.1, seeds=5, named=True)
 

@@ -88,7 +88,9 @@ def test_what_is_named_is_kept(photographs, timed):
     timed.clear()
     found = plan(photographs, "12m", arms=[*ARMS, "lr=0.001"], seeds=7)
     assert (len(found.seeds), timed[-1]) == (7, (True, 32))
-    with pytest.raises(BudgetError, match=r"even 40 seeds of 3 arms for 1 epoch take about .* for 30 epochs\), fewer"):
+    with pytest.raises(
+        BudgetError, match=r"even 40 seeds of 3 arms for 1 epoch take about .* for 30 epochs\), or use fewer"
+    ):
         plan(photographs, "2m", seeds=40)
 
 
