@@ -31,7 +31,7 @@ class Range:
         low, high = f"{self.low:.10g}", f"{self.high:.10g}"
         if math.isinf(self.high):
             least = "a positive number" if self.above else "zero or more"
-            return least if not self.endless else f"{least} or infinity"
+            return least if not self.endless else f"{least}, or infinity"
         if self.above:
             return f"between {low} and {high}, both exclusive" if self.below else f"above {low} and at most {high}"
         return f"from {low} to {'below ' if self.below else ''}{high}"

@@ -146,7 +146,7 @@ def test_features_only_prunes_what_no_map_needs():
 
 
 def test_a_map_that_is_not_pooled_cannot_be_classified():
-    with pytest.raises(ValueError, match="pool 'token' or 'avg'"):
+    with pytest.raises(ValueError, match="use 'token' or 'avg'"):
         small(global_pool="")
 
 

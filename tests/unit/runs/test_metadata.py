@@ -88,7 +88,7 @@ def test_weights_cannot_name_an_option_that_is_no_argument_of_the_models_constru
         (("model", "options", "num_heads"), 0, "by zero"),
         (("model", "options", "num_heads"), 7, ""),
         (("model", "options", "block_fn"), "os.system", "model.options.block_fn"),
-        (("model", "plugins"), ["none"], "no plug-in 'none'"),
+        (("model", "plugins"), ["none"], "unknown plug-in 'none'"),
         (("model", "plugins"), ["broadcast"] * 1000, "1000 plug-ins"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_run_that_was_written_with_a_retired_setting_opens_without_it(name, tm
 
 @pytest.mark.parametrize("name", RETIRED)
 def test_a_retired_setting_that_somebody_gives_is_refused_with_what_became_of_it(name):
-    with pytest.raises(ConfigError, match=f"{name} is no longer a setting: {RETIRED[name].now}; leave it out"):
+    with pytest.raises(ConfigError, match=f"{name} is no longer a setting: {RETIRED[name].now}; remove it"):
         overlay(TrainConfig(), {name: 2})
 
 

@@ -192,11 +192,11 @@ def test_the_ends_of_a_range_are_taken_where_they_belong_to_it(name):
     ("values", "told"),
     [
         ({"optim.clip": -1.0}, "optim.clip = -1.0 was given; it must be a positive number, or null"),
-        ({"keep.ema": 1.0}, "it must be between 0 and 1, neither of them, or null"),
+        ({"keep.ema": 1.0}, "it must be between 0 and 1, both exclusive, or null"),
         ({"loss.smoothing": 1.0}, "it must be from 0 to below 1"),
-        ({"augment.scale": [0.0, 1.0]}, "a list of 2 numbers, each above 0 and at most 1, the smaller one first"),
+        ({"augment.scale": [0.0, 1.0]}, "a list of 2 numbers, each above 0 and at most 1, the smaller first"),
         ({"loss.class_weights": [0.0]}, "each a positive number, or 'none' or 'balanced'"),
-        ({"keep.every_seconds": math.nan}, "it must be zero or more, even infinite"),
+        ({"keep.every_seconds": math.nan}, "it must be zero or more, or infinity"),
     ],
 )
 def test_a_range_is_told_in_plain_words(values, told):
