@@ -195,7 +195,9 @@ def test_pretrained_of_a_model_without_weights_is_refused():
 def test_plugins_start_as_identity_or_say_so(tmp_path):
     file, _ = saved(tmp_path, "test_vit", num_classes=3)
     _, spec = build("test_vit", file, size=160, plugins=["broadcast"])
-    assert any(re.search(r"broadcast changes the features .*broadcast:scale=true starts as id", n) for n in spec.notes)
+    assert any(
+        re.search(r"broadcast changes the features .*broadcast:scale=true starts as the id", n) for n in spec.notes
+    )
     _, spec = build("test_vit", file, size=160, plugins=["broadcast:scale=true"])
     assert any("broadcast:scale=true starts as the identity" in note for note in spec.notes)
     _, spec = build("test_vit", file, size=160, plugins=["second_order"])

@@ -193,7 +193,7 @@ def test_many_unknown_ids_are_refused(root):
             one["image_id"] = 50
 
     with pytest.raises(
-        ValueError, match=r"4 of 12 objects of the part train cannot be used: 'annotation 1 of train\.json"
+        ValueError, match=r"4 of 12 objects of the split train cannot be used: 'annotation 1 of train\.json"
     ):
         opened(change(root, spoil))
 

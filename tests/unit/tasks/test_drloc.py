@@ -655,7 +655,7 @@ def test_another_task_is_extended():
     assert inner.epoch == 20
     result = task(images(), **task.draw(2, device="cpu", generator=seeded()))
     torch.testing.assert_close(result["loss"], result["size"] + result["localization"])
-    with pytest.raises(ValueError, match="within a task give a path"):
+    with pytest.raises(ValueError, match="within a task, give a path"):
         RelativeLocalization(inner, features=lambda model, x: (model(x), x))
 
 

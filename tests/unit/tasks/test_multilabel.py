@@ -101,7 +101,7 @@ def test_set_without_any_label_is_refused():
 def test_validation_labels_in_another_order_are_put_right():
     targets = LabelTargets(np.array([[1, 0], [0, 1]], np.uint8), ("b", "a"))
     assert targets.aligned(("a", "b", "c")).rows.tolist() == [[0, 1, 0], [1, 0, 0]]
-    with pytest.raises(ValueError, match="lack: 'b'"):
+    with pytest.raises(ValueError, match="do not have: 'b'"):
         targets.aligned(("a", "c"))
 
 

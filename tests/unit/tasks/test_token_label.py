@@ -313,7 +313,7 @@ def test_steps_that_do_not_fit_are_refused():
     task = TokenLabelling(host())
     with pytest.raises(TypeError, match="was given pairs"):
         task(images(), TARGETS, pairs=TARGETS)
-    with pytest.raises(TypeError, match="without maps="):
+    with pytest.raises(TypeError, match="the task has no maps="):
         task(images(), TARGETS, names=["a", "b"])
     with pytest.raises(ValueError, match=r"targets of shape \(2,\) were given as probabilities of 5 classes"):
         task(images(), TARGETS.float())

@@ -152,7 +152,7 @@ def test_broadcasting_on_image_and_text_is_compared(vilt, table, tmp_path):
 
 def test_models_that_write_their_answers_are_refused(table, tmp_path):
     transformers.BlipConfig().save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="it takes vilt"):
+    with pytest.raises(ConfigError, match="choose from vilt"):
         saccade.train(str(table), task="vqa", model=str(tmp_path), quiet=True)
 
 
@@ -175,7 +175,7 @@ def test_targets_are_soft_and_questions_of_an_image_stay_together(table):
         ([("dark.png", "", "yes", "train")], "empty image or question"),
         ([("dark.png", "is it", "yes=2", "train")], "number from 0 to 1"),
         ([("dark.png", "is it", "yes=1|no", "train")], "give either every answer of a row a score"),
-        ([("dark.png", "is it", "yes", "train"), ("dark.png", "is it", "yes", "train")], "has 1 answer"),
+        ([("dark.png", "is it", "yes", "train"), ("dark.png", "is it", "yes", "train")], "has 1 possible answer"),
         ([("dark.png", "is it", "yes", "learn")], "train, val or test"),
     ],
 )

@@ -124,7 +124,7 @@ def test_maps_of_other_classes_and_missing_images_are_refused(data, maps, tmp_pa
 def test_maps_of_two_sizes_and_mixing_are_refused(data, maps, tmp_path):
     both = tmp_path / "both"
     save_label_maps(both, [("a", torch.ones(3, 2, 2) / 3), ("b", torch.ones(3, 4, 4) / 3)])
-    with pytest.raises(ConfigError, match="have 2 sizes"):
+    with pytest.raises(ConfigError, match="have 2 different sizes"):
         train(data, both, tmp_path / "run")
     with pytest.raises(ConfigError, match="cannot be mixed; set both to 0"):
         train(data, maps, tmp_path / "again", **{"augment.mixup": 0.5})

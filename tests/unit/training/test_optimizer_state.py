@@ -112,5 +112,5 @@ def test_what_cannot_be_stored_is_refused() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.state[model.weight] = {"odd": object()}
-    with pytest.raises(ConfigError, match=r"keeps object as 0\.weight\.odd"):
+    with pytest.raises(ConfigError, match=r"state 0\.weight\.odd is of type object"):
         optimizer_state(optimizer, names_of(model), group_settings(optimizer))

@@ -136,7 +136,7 @@ def test_damaged_newest_state_is_told_of_and_the_one_before_taken(stopped, whole
 def test_run_without_an_intact_state_says_so(stopped):
     for place in list_states(stopped / "state"):
         (place / "state.json").unlink()
-    with pytest.raises(StateError, match=r"no intact state.*step-000000004.*step-000000002.*anew"):
+    with pytest.raises(StateError, match=r"no intact state.*step-000000004.*step-000000002.*Start a new run"):
         train(resume=stopped, quiet=True)
 
 

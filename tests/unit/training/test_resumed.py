@@ -63,7 +63,7 @@ def test_images_that_moved_are_the_same(stopped, data, tmp_path):
 def test_a_renamed_class_is_refused(stopped, data):
     for split in ("train", "val"):
         (data / split / "class2").rename(data / split / "a")
-    with pytest.raises(StateError, match=r"the classes 'class2' are gone; the classes 'a' are new"):
+    with pytest.raises(StateError, match=r"the classes 'class2' were removed; the classes 'a' were added"):
         train(resume=stopped, quiet=True)
 
 

@@ -16,7 +16,7 @@ from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
-from .values import IGNORED, ClassMap, find_map, guess_map, make_map, pack, read_map
+from .values import IGNORED, IN_COLOUR, ClassMap, find_map, guess_map, make_map, pack, read_map
 
 COLUMNS = ("mask", "mask_path", "segmentation", "annotation")
 LOOKED = 500  # masks from which values and class frequencies are estimated
@@ -184,7 +184,7 @@ def _values(root: Path, names: Sequence[str]) -> set[int]:
         try:
             return set(np.unique(nothing._codes(decode_values(root / name, name=name), name)).tolist())
         except BadSample as bad:
-            if "in colours" in bad.reason:
+            if bad.reason.startswith(IN_COLOUR):
                 raise ValueError(str(bad)) from None
             return set()
 

@@ -59,6 +59,8 @@ FORMS = (
     '{"name": value} or {"name": [r, g, b]}'
 )
 
+IN_COLOUR = "its mask is in colour, but no class file says what the colours mean"
+
 
 @dataclass(frozen=True)
 class ClassMap:
@@ -120,9 +122,7 @@ class ClassMap:
             return values.astype(np.int64)
         if (values == values[..., :1]).all():  # grey saved as colour
             return values[..., 0].astype(np.int64)
-        raise BadSample(
-            name, f"its mask is in colour, but no class file says what the colours mean; add {FORMS}", "mask"
-        )
+        raise BadSample(name, f"{IN_COLOUR}; add {FORMS}", "mask")
 
 
 def pack(colours: np.ndarray) -> np.ndarray:
