@@ -76,7 +76,9 @@ def test_trained_patches_stay_as_large_as_they_were_on_small_images(images, tmp_
     values |= {"data.img_size": 64, "data.workers": 0, "engine.device": "cpu", "optim.batch_size": 6}
     run = saccade.train(str(images), model="vit_tiny", epochs=1, out=tmp_path / "run", settings=values)
     assert load_file(run.path / "model.safetensors")["patch_embed.proj.weight"].shape[-2:] == (16, 16)
-    assert "resampled from trained.safetensors to fit: 'pos_embed'" in " ".join(capsys.readouterr().err.split())
+    assert "resampled from trained.safetensors to the model's size: 'pos_embed'" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_drloc_acts_in_a_run_of_one_epoch(images, tmp_path):

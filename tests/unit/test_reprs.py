@@ -26,7 +26,7 @@ def short(thing):
 def test_a_plug_in_on_a_model_is_one_line():
     handle = saccade.attach(timm.create_model("vit_tiny_patch16_224", img_size=32), saccade.SqueezeExcite())
     count = sum(p.numel() for p in handle.parameters())
-    assert short(handle) == f"<SqueezeExcite on VisionTransformer: {count:,} parameters more>"
+    assert short(handle) == f"<SqueezeExcite on VisionTransformer: {count:,} additional parameters>"
 
 
 def test_a_finished_training_is_one_line_and_a_table(trained):

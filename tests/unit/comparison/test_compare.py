@@ -286,7 +286,7 @@ def test_a_fault_in_one_run_leaves_its_seed_out(samples, tmp_path, monkeypatch):
     assert result.differences["broadcast"].difference.n_seeds == 2
     assert (arm.stability.tried, arm.stability.failed) == (3, 1)
     assert "of this arm 1 of 3 failed (6% to 79%), of the reference 0 of 3 failed" in str(result.verdict("broadcast"))
-    assert "Of broadcast's 3 trainings 1 failed" in (tmp_path / "c" / "report.html").read_text().replace("&#x27;", "'")
+    assert "Of broadcast's 3 runs, 1 failed" in (tmp_path / "c" / "report.html").read_text().replace("&#x27;", "'")
 
 
 def test_ctrl_c_leaves_a_comparison_that_goes_on(samples, tmp_path, monkeypatch):

@@ -144,7 +144,7 @@ def test_evaluation_is_replaced_only_when_asked(place, tmp_path):
         found.save(tmp_path / "e")
     found.save(tmp_path / "e", overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["e", "e-2"]
-    with pytest.raises(FileExistsError, match="no evaluation"):
+    with pytest.raises(FileExistsError, match="not an evaluation folder"):
         found.save(place / "one", overwrite=True)
     assert (place / "one" / "model.safetensors").exists()
 

@@ -114,9 +114,9 @@ def test_explanation_is_replaced_only_if_asked_and_nothing_else_ever(tmp_path):
     other = tmp_path / "work"
     other.mkdir()
     (other / "thesis.tex").write_text("years of it")
-    with pytest.raises(FileExistsError, match="no explanation"):
+    with pytest.raises(FileExistsError, match="not an explanation folder"):
         explanation().save(other, overwrite=True)
-    with pytest.raises(FileExistsError, match="no explanation"):
+    with pytest.raises(FileExistsError, match="not an explanation folder"):
         FOLDER.choose(other, overwrite=False)
     assert (other / "thesis.tex").read_text() == "years of it"
     with pytest.raises(FileExistsError, match="is a file"):

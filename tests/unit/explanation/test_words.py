@@ -163,7 +163,7 @@ def test_sentence_tells_numbers_and_escapes_words():
 
 
 def test_what_has_no_words_says_why():
-    assert "no embedding" in words_view(nn.Linear(3, 2), torch.zeros(1, 3, dtype=torch.long)).absent
+    assert "no token embedding" in words_view(nn.Linear(3, 2), torch.zeros(1, 3, dtype=torch.long)).absent
 
 
 def test_wrong_inputs_are_refused():

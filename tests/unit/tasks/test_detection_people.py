@@ -139,7 +139,7 @@ def test_coco_of_a_task_without_boxes_is_refused(tmp_path):
     from saccade.tasks import Classify
 
     nothing = Predictions((one for one in ()), Classify, InputSpec(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3))
-    with pytest.raises(ValueError, match="the task classify predicts no boxes"):
+    with pytest.raises(ValueError, match="needs boxes, which the task classify does not predict"):
         write_predictions(nothing, out=tmp_path / "p.json", form="coco")
     assert list(tmp_path.iterdir()) == []
 

@@ -76,7 +76,7 @@ def test_weights_in_a_pickle_are_refused(tmp_path) -> None:
 
 def test_a_model_of_another_kind_is_refused_with_those_that_can_be_read(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "yolos"}))
-    with pytest.raises(ConfigError, match=r"kind 'yolos', .*d_fine.*rf_detr.*rt_detr"):
+    with pytest.raises(ConfigError, match=r"model type 'yolos', .*d_fine.*rf_detr.*rt_detr"):
         Detect.hosts.complete_spec(make_spec(), ModelConfig(name=f"hf:{tmp_path}"))
 
 

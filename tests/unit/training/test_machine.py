@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -233,7 +234,8 @@ def test_a_time_that_is_none_is_refused_in_words(text, capsys):
 
 def test_a_log_without_a_terminal_says_how_long_it_takes_and_moves_on(monkeypatch, capsys):
     clock = iter(range(0, 100_000, 4))
-    monkeypatch.setattr("saccade.training.console.time.monotonic", lambda: float(next(clock)))
+    # This module's clock alone: a server's thread that reads the patched one would sleep until the real time is over.
+    monkeypatch.setattr("saccade.training.console.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     console = Console()
     console.expect(configure(None, {"schedule.epochs": 50, "optim.batch_size": 10}), 20, 100, estimated=False)
     console.begin_epoch(0, 0, 20)
@@ -250,7 +252,7 @@ def test_a_log_without_a_terminal_says_how_long_it_takes_and_moves_on(monkeypatc
 
 def test_a_run_of_seconds_is_not_spoken_of(monkeypatch, capsys):
     clock = iter(number * 0.7 for number in range(1000))
-    monkeypatch.setattr("saccade.training.console.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("saccade.training.console.time", SimpleNamespace(monotonic=lambda: next(clock)))
     console = Console()
     console.expect(configure(None, {"schedule.epochs": 1, "optim.batch_size": 10}), 8, 10, estimated=False)
     console.begin_epoch(0, 0, 8)

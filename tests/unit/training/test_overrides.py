@@ -130,7 +130,7 @@ def test_an_arm_that_names_the_recipes_plugin_has_the_recipes_options():
 
 
 def test_an_arm_that_adds_what_all_arms_have_is_refused():
-    with pytest.raises(ConfigError, match="all arms have drloc"):
+    with pytest.raises(ConfigError, match=r"model\.plugins gives drloc to all arms"):
         parse_arm("drloc").configure("small", {"model.plugins": ["drloc"]})
 
 

@@ -189,7 +189,7 @@ def test_a_teacher_teaches(finished, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("drlok", "there are broadcast"), ("drloc:wait=3", "no option 'wait'"), ("drloc:weight", "option=value")],
+    [("drlok", "choose from broadcast"), ("drloc:wait=3", "no option 'wait'"), ("drloc:weight", "option=value")],
 )
 def test_a_misspelt_plug_in_is_refused(text, words):
     with pytest.raises(ConfigError, match=words):

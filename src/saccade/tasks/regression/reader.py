@@ -91,9 +91,7 @@ class RegressionReader(Reader):
     def check_spec(self, spec: InputSpec) -> None:
         """Refuse a scale without one mean and one standard deviation for each column."""
         if not all(are_numbers(spec.extra.get(name), len(spec.outputs)) for name in ("mean", "std")):
-            raise ValueError(
-                f"the mean and std of the targets must be {len(spec.outputs)} numbers each, one per column"
-            )
+            raise ValueError(f"mean and std of the targets must be {len(spec.outputs)} numbers each, one per column")
 
 
 def _numeric(cells: Sequence[str]) -> bool:

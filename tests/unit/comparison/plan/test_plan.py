@@ -139,7 +139,9 @@ def test_a_budget_reduces_epochs_and_chooses_the_seeds_that_are_not_named(tmp_pa
     assert "allows 5 seeds of 11 epochs (rule: 5 seeds" in str(found)
     assert "Arms will probably look under-trained: 11 epochs, fewer than 20" in str(found)
     assert "30 min would be enough for 5 seeds of 20 epochs" in str(found)
-    with pytest.raises(ValueError, match=r"5 seeds of 2 arms for 1 epoch.* Give .* for 20 epochs\), fewer seeds"):
+    with pytest.raises(
+        ValueError, match=r"5 seeds of 2 arms for 1 epoch.* Allow .* for 20 epochs\), or use fewer seeds"
+    ):
         plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget="1m")
 
 
