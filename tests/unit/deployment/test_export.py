@@ -73,6 +73,7 @@ def test_smaller_versions_are_smaller_and_near(run, exported):
         assert 0 < np.abs(got - want).max() < 0.2
 
 
+@pytest.mark.slow
 def test_convolutions_are_quantized_too(images, tmp_path):
     run = tiny_run(tmp_path / "run", name="test_resnet", img_size=32)
     done = export(run, int8=True, data=str(images))

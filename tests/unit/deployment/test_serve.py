@@ -38,6 +38,7 @@ async def ask_until_closed(port, seen):
             return
 
 
+@pytest.mark.slow
 def test_a_signal_under_load_loses_no_accepted_request():
     process, port = start(0.05)
     seen = []

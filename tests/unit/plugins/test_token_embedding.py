@@ -147,6 +147,7 @@ def test_parameters_and_operations_are_those_of_the_papers_rows(name):
     assert operations == pytest.approx(gmacs, rel=0.03)
 
 
+@pytest.mark.slow
 def test_rows_that_print_another_network_are_known():
     """T2T-ViT-12's row fits ten blocks; T2T-ViT-24's operations are counted against another host."""
     assert count("t2t_vit_12", depth=10) == (pytest.approx(6.9, rel=0.03), pytest.approx(2.3, rel=0.03))
