@@ -220,6 +220,7 @@ class Walk:
                 words[words.index(flag) + 1] = value
             elif flag in words:
                 words.insert(words.index(flag) + 1, value)
+        words = [re.sub(r"\bcrop=\d+", "crop=64", word) for word in words]  # of masks: a step at 512 takes a minute
         more: list[str] = []
         if verb in ("train", "tune", "compare") and "--resume" not in words:
             few = "--task detect" in told
