@@ -27,7 +27,7 @@ from support.stand_ins import StandIns, interrupt, named, remove
 
 LIMIT = 400  # seconds of one command
 PLACEHOLDERS = {  # what no file can be called, or what only size stands against
-    "IMAGE...": "IMAGE.png",
+    "IMAGE...": "cat.jpg",
     "IMAGES...": "IMAGES",
     r"\bARM\b": "squeeze",
     "timm:NAME@": "timm:test_resnet@",
