@@ -49,7 +49,7 @@ def test_unknown_model_names_the_nearest(capsys):
 def test_a_hugging_face_folder_without_its_task_is_told_what_to_add(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
     assert main(["train", "--model", str(tmp_path)]) == 2
-    assert "holds a Hugging Face model; add the task it is for (--task text" in capsys.readouterr().err
+    assert "holds a Hugging Face model; name its task: --task text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
