@@ -47,9 +47,7 @@ def require_model(name: str) -> str:
     if timm.is_model(name.split(".")[0]):
         return name
     if (Path(name).expanduser() / "config.json").is_file():
-        raise ValueError(
-            f"{name} holds a Hugging Face model; add the task it is for (--task text, vqa, detect or segment)"
-        )
+        raise ValueError(f"{name} holds a Hugging Face model; name its task: --task text, vqa, detect or segment")
     near = difflib.get_close_matches(name, timm.list_models(), n=3)
     hint = (
         f"did you mean {' or '.join(near)}?"
