@@ -50,13 +50,13 @@ def data(tmp_path_factory):
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
 def test_every_command_answers_as_the_model_that_was_trained(run, data, tmp_path, monkeypatch):
     kept: list[Any] = []
-    finish = training._finish
+    finish = training.finish
 
     def keep(loop, *args, **options):
         kept.append(loop.task.model.eval())
         return finish(loop, *args, **options)
 
-    monkeypatch.setattr(training, "_finish", keep)
+    monkeypatch.setattr(training, "finish", keep)
     settings = {
         "data.img_size": run.get("img_size", 32),
         "data.workers": 0,
