@@ -438,8 +438,10 @@ class Alone:
         import saccade
         from saccade.training.loop import Loop
 
-        args, own, watch = self.args, Loop._run, Watch(self)
-        Loop._run = lambda loop, batch, *, strong: watch.step(loop, batch, strong, own)  # type: ignore[method-assign]
+        args, watch = self.args, Watch(self)
+        name = "_run_or_replay" if hasattr(Loop, "_run_or_replay") else "_run"  # of an earlier version
+        own = getattr(Loop, name)
+        setattr(Loop, name, lambda loop, batch, *, strong: watch.step(loop, batch, strong, own))
         settings: dict[str, Any] = {"keep.every_seconds": 1e9, "keep.evaluate_every": 10**6, "schedule.epochs": 10**4}
         if compiled:
             settings["engine.compile"] = True

@@ -112,7 +112,7 @@ def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, t
 
     status, told = walk("data", "check", "faults")
     assert status == 1
-    for fault in ("an_empty_class", "cut.jpg", "text0.jpg", "of_another_class.jpg", ".txt 1", "something serious"):
+    for fault in ("an_empty_class", "cut.jpg", "text0.jpg", "of_another_class.jpg", ".txt 1", "serious problems found"):
         assert fault in told
     status, told = walk("data", "check", "faults", "--fix", "clean")
     assert status == 0
