@@ -133,7 +133,7 @@ KERNELS: tuple[Kernel, ...] = (
         does="the dense embedding a few images at a time",
         replacements=(DenseNetEmbedInParts,),
         devices=("cpu",),
-        gain="1.8x SoT-T training, 2.8x inference, two x86 cores",
+        gain="1.6x SoT-T training, 2.7x inference, two x86 cores",
         record=X86,
     ),
 )
