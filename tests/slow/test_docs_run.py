@@ -23,7 +23,6 @@ EXCEPTIONS = {
     "nvidia-cuda-mps-control": "needs a GPU",
     "python benchmarks/accuracy/finetune.py": "needs photographs and trained weights",
     "python benchmarks/speed/serve.py": "measures for minutes under load; tests/slow/test_serve_load.py does the like",
-    "python benchmarks/speed/compiled.py": "needs a GPU",
     "python benchmarks/speed/svpn.py": "times decompositions of matrices for minutes",
     "saccade compare --tune": "names a flag; the command with it stands below",
 }
