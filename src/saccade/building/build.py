@@ -24,7 +24,7 @@ from ..settings import ConfigError, LossConfig, ModelConfig
 from ..settings.registry import option_hints, parse_options
 from ..settings.sizes import SMALL_SIDE
 from ..tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
-from ..tasks.hosting import PREFIX as HOSTED
+from ..tasks.hosts import PREFIX as HOSTED
 from ..tasks.opening import TaskChoice, find_task
 from ..tasks.text.opening import open_hosted
 from .checkpoint import start_from, weights_file

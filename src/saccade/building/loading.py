@@ -17,7 +17,7 @@ from ..models import CheckpointError
 from ..runs.metadata import read_about
 from ..runs.weights import find_weights
 from ..tasks import Task
-from ..tasks.hosting import PREFIX as HOSTED
+from ..tasks.hosts import PREFIX as HOSTED
 from ..tasks.opening import find_task
 from .build import load_model
 from .pretrained import PREFIX, find_specification, open_timm

@@ -20,7 +20,8 @@ from ..runs.metadata import PLUGIN_TEXT
 from ..settings import ConfigError
 from ..settings.registry import option_defaults, option_hints, parse_options
 from ..support.files import read_record
-from ..tasks.hosting import PREFIX, Hosted
+from ..tasks.hosting import Hosted
+from ..tasks.hosts import PREFIX
 from .checkpoint import COUNTER, Fit, Started, list_misfits, refuse_misfit
 from .classes import Classes, class_rows, heads_of, within
 

@@ -16,7 +16,7 @@ from ..runs.metadata import read_about
 from ..runs.run import Run
 from ..runs.weights import find_weights
 from ..settings import DataConfig
-from ..tasks.hosting import PREFIX as HOSTED
+from ..tasks.hosts import PREFIX as HOSTED
 from ..tasks.opening import find_task, open_samples
 from ..tasks.text.tokens import Reading, open_tokenizer
 

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import timm
@@ -46,8 +45,6 @@ def require_model(name: str) -> str:
     """Return a model's name if timm knows it, or raise an error with suggestions."""
     if timm.is_model(name.split(".")[0]):
         return name
-    if (Path(name).expanduser() / "config.json").is_file():
-        raise ValueError(f"{name} holds a Hugging Face model; name its task: --task text, vqa, detect or segment")
     near = difflib.get_close_matches(name, timm.list_models(), n=3)
     hint = (
         f"did you mean {' or '.join(near)}?"

@@ -8,10 +8,8 @@ from torch import nn
 from ..data.spec import InputSpec
 from ..settings import ConfigError, ModelConfig
 from ..support.files import read_record
-from .hosts import Hosts
+from .hosts import PREFIX, Hosts, hosted_name
 from .huggingface import build_host, describe_host, read_config
-
-PREFIX = "hf:"  # prefix of a model's folder or name in settings and files
 
 
 class Hosted(nn.Module):
@@ -68,13 +66,6 @@ class TransformersHosts(Hosts):
             raise ConfigError(f"model.name = {config.name!r} was given, but its configuration is not in the spec")
         weights = config.name.removeprefix(PREFIX) if config.pretrained else None
         return cls.host(build_host(spec, kind=cls.host_kind, weights=weights), len(spec.outputs))
-
-
-def hosted_name(name: str) -> str | None:
-    """Return the name in settings of a Hugging Face model, given as folder or `hf:NAME`; None for other models."""
-    if name.startswith(PREFIX):
-        return name
-    return f"{PREFIX}{name}" if (Path(name).expanduser() / "config.json").is_file() else None
 
 
 def has_weights(name: str) -> bool:

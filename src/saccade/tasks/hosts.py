@@ -1,5 +1,6 @@
 """The role Hosts: builds a task's models, from timm or its own."""
 
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -11,6 +12,15 @@ from ..support.moved import find_moved
 
 __getattr__ = find_moved(__name__)
 
+PREFIX = "hf:"  # prefix of a model's folder or name in settings and files
+
+
+def hosted_name(name: str) -> str | None:
+    """Return the name in settings of a Hugging Face model, given as folder or `hf:NAME`; None for other models."""
+    if name.startswith(PREFIX):
+        return name
+    return f"{PREFIX}{name}" if (Path(name).expanduser() / "config.json").is_file() else None
+
 
 class Hosts:
     """Finds and builds the models of a task; the default supports timm models."""
@@ -18,7 +28,13 @@ class Hosts:
     @classmethod
     def find_model(cls, name: str) -> str:
         """Return the full name of a model, or raise ValueError."""
-        return resolve_name(name)
+        try:
+            return resolve_name(name)
+        except ValueError:
+            if hosted_name(name) is None:
+                raise
+            hint = "name its task: --task text, vqa, detect or segment"
+            raise ValueError(f"{name} holds a Hugging Face model; {hint}") from None
 
     @classmethod
     def builds(cls, name: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support.files import read_record
-from .hosting import PREFIX
+from .hosts import PREFIX
 
 CONFIG, LONGEST = "config.json", 100  # most characters of a type or name
 # Types recognised in names, longer ones before those that they contain.

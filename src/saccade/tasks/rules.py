@@ -8,7 +8,8 @@ from typing import Any
 from ..settings import AugmentConfig, ConfigError, TrainConfig, flatten, leave_out
 from ..settings.decisions import Change, Rule, between, put
 from ..settings.facts import Facts
-from .hosting import has_weights, hosted_name, normalisation
+from .hosting import has_weights, normalisation
+from .hosts import hosted_name
 from .huggingface import refuse_checkpoint
 
 

@@ -13,7 +13,7 @@ from ..data.split import abbreviate
 from ..settings import ModelConfig
 from ..support.files import fingerprint
 from ..tasks import Task
-from ..tasks.hosting import PREFIX as HOSTED
+from ..tasks.hosts import PREFIX as HOSTED
 from ..tasks.opening import TaskChoice
 
 

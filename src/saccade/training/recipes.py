@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..building.build import parse_plugin, resolve_name
+from ..building.build import parse_plugin
 from ..building.checkpoint import model_of
 from ..data.table import parse_columns
 from ..settings import ConfigError, TrainConfig, overlay
@@ -13,6 +13,7 @@ from ..settings.facts import Asked, Facts
 from ..settings.overrides import ADDED, dotted
 from ..settings.recipes import choose_variants, read_recipe, split_variants
 from ..tasks import Task
+from ..tasks.hosts import Hosts
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 
@@ -104,7 +105,7 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     plain = overlay(TrainConfig(), values, source=f"recipe {name}")
     task = given.get("task") or plain.task
-    find_model = choose_task(task).kind.hosts.find_model if task else resolve_name
+    find_model = choose_task(task).kind.hosts.find_model if task else Hosts.find_model
     full = find_model(given.get("model.name") or plain.model.name)
     if recipe is None:
         trained = given.get("model.checkpoint") or given.get("model.pretrained")

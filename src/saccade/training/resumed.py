@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..building.build import resolve_name
 from ..runs.run import Run
 from ..settings import ConfigError, TrainConfig, flatten
 from ..settings.decisions import Decision, decisions_between, read_decisions
 from ..settings.overrides import lay_over
+from ..tasks.hosts import Hosts
 from ..tasks.opening import choose_task
 
 # What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
@@ -41,7 +41,7 @@ def resumed_config(
     if recipe is not None and recipe != config.recipe:
         raise ConfigError(f"{run.path} was started with the recipe {config.recipe}; a resumed run keeps it")
     if "model.name" in given:
-        find_model = choose_task(config.task).kind.hosts.find_model if config.task else resolve_name
+        find_model = choose_task(config.task).kind.hosts.find_model if config.task else Hosts.find_model
         given = {**given, "model.name": find_model(given["model.name"])}
     changed = lay_over(config, given, source="")
     # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.

@@ -9,7 +9,7 @@ from torch import nn
 from ...data.spec import InputSpec
 from ...plugins.pretrained import RECORD, from_pretrained, import_transformers, recorded_plugins
 from ...settings import ConfigError, ModelConfig
-from ..hosting import PREFIX
+from ..hosts import PREFIX
 from ..huggingface import build_host, explained, quietly, safe
 from .hosts import TextHosts
 from .task import ClassifyText
