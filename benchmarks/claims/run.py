@@ -164,7 +164,8 @@ def kept_files(work: Path) -> list[Path]:
         of_run = len(parts) > 4 and parts[1] == "runs"
         if of_run and (len(parts) > 5 or not work.joinpath(*parts[:4], "summary.json").exists()):
             continue
-        if path.is_file() and fits and not (of_run and path.suffix == ".html"):
+        inner = len(parts) > 3 and parts[1] in ("tuning", "probes")  # states of trials
+        if path.is_file() and fits and not inner and not (of_run and path.suffix == ".html"):
             found.append(path)
     return found
 
