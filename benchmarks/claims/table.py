@@ -26,29 +26,55 @@ MOST_SEEDS = 10_000  # as good as any number
 
 
 @dataclass(frozen=True)
+class Compared:
+    """One comparison that a claim is decided by.
+
+    Attributes:
+        better: the arm that is to be better, or as good.
+        than: the other arm.
+        margin: None, or the largest difference of arms that are as good as each other.
+        scores: mean accuracy of the two arms, the one that is to be better first.
+        difference: between them.
+    """
+
+    better: str
+    than: str
+    margin: float | None
+    scores: tuple[float, float]
+    difference: Difference
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says of this comparison."""
+        low, high, margin = self.difference.low, self.difference.high, self.margin
+        if margin is None:
+            return "holds" if low > 0 else "does not hold" if high < 0 else "cannot tell"
+        if -margin < low and high < margin:
+            return "holds"
+        return "does not hold" if low > margin or high < -margin else "cannot tell"
+
+
+@dataclass(frozen=True)
 class Found:
     """What a claim's runs gave.
 
     Attributes:
-        seeds: that both arms have finished.
-        planned: seeds that the claim's file asks for.
-        scores: mean accuracy of the two arms, the one that is to be better first.
-        difference: between them; None where too few seeds have ended.
+        seeds: that all of its arms have finished.
+        planned: seeds that the claim's file asks for; 0 if it has no comparison of its own.
+        compared: its comparisons; none where too few seeds have ended.
     """
 
     seeds: tuple[int, ...]
     planned: int
-    scores: tuple[float, float] | None = None
-    difference: Difference | None = None
+    compared: tuple[Compared, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """What the interval says of the claim."""
-        if self.difference is None:
+        """A claim holds if all of its comparisons do, and does not if one does not."""
+        verdicts = {one.verdict for one in self.compared}
+        if not verdicts:
             return f"begun, {len(self.seeds)} of {self.planned} seeds" if self.seeds else "not run"
-        if self.difference.low > 0:
-            return "holds"
-        return "does not hold" if self.difference.high < 0 else "cannot tell"
+        return next(one for one in ("does not hold", "cannot tell", "holds") if one in verdicts)
 
 
 def read_claims() -> dict[str, dict[str, Any]]:
@@ -76,15 +102,21 @@ def read_scores(name: str) -> dict[str, dict[int, np.ndarray]]:
 
 
 def evaluate(name: str, claim: dict[str, Any]) -> Found:
-    """Return what a claim's runs gave, with the interval at its level."""
-    arms, decides = read_scores(name), claim["decides"]
-    better, than = arms.get(decides["better"], {}), arms.get(decides["than"], {})
-    seeds, planned = tuple(sorted(set(better) & set(than))), claim["compare"]["seeds"]
+    """Return what a claim's runs gave, with intervals at its level."""
+    arms, asked = read_scores(name), claim.get("compare", {})
+    decides = claim.get("decides", [])
+    decides = decides if isinstance(decides, list) else [decides]
+    needed = [arms.get(one[which], {}) for one in decides for which in ("better", "than")]
+    seeds = tuple(sorted(set.intersection(*map(set, needed)))) if needed else ()
     if len(seeds) < FEWEST:
-        return Found(seeds, planned)
-    first, second = (np.stack([arm[seed] for seed in seeds]) for arm in (better, than))
-    difference = paired_difference(second, first, level=level_of(claim))
-    return Found(seeds, planned, (float(first.mean()), float(second.mean())), difference)
+        return Found(seeds, asked.get("seeds", 0))
+    compared = []
+    for one in decides:
+        first, second = (np.stack([arms[one[which]][seed] for seed in seeds]) for which in ("better", "than"))
+        difference = paired_difference(second, first, level=level_of(claim))
+        scores = (float(first.mean()), float(second.mean()))
+        compared.append(Compared(one["better"], one["than"], one.get("margin"), scores, difference))
+    return Found(seeds, asked["seeds"], tuple(compared))
 
 
 def minutes(name: str) -> float:
@@ -103,35 +135,51 @@ def warnings(name: str) -> list[str]:
 
 
 def as_table() -> str:
-    """Return the table and what has to be said of its rows."""
+    """Return the table of the claims that were begun, what has to be said of its rows, and the claims that wait."""
     head = ("claim", "the paper's figure", "ours", "difference, points", "could find", "verdict", "minutes")
-    lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | --- | --: | --- | --: |"]
-    notes = []
+    lines, notes, waiting = [f"| {' | '.join(head)} |", "| --- | --- | --- | --- | --: | --- | --: |"], [], []
     for name, claim in read_claims().items():
-        found, level = evaluate(name, claim), level_of(claim)
+        found, said = evaluate(name, claim), warnings(name)
+        if not found.seeds:
+            waiting.append(f"| `{name}`: {claim['claim']} | {claim['figure']} | {claim['minutes']} |")
+            continue
         ours = change = could = ""
-        said = warnings(name)
-        if found.difference is not None and found.scores is not None:
-            one, better, than = found.difference, *found.scores
-            ours = f"{100 * than:.2f} without, {100 * better:.2f} with, {len(found.seeds)} seeds"
-            change = f"{100 * one.mean:+.2f} [{100 * one.low:+.2f}, {100 * one.high:+.2f}] at {100 * level:.4g} %"
-            floor = plan_detectable(MOST_SEEDS, SAMPLES, than, level=level)
-            could = f"{100 * one.detectable:.2f} (floor {100 * floor:.2f})"
-        mark = ", with warnings" if said and found.difference is not None else ""
-        row = (f"`{name}`: {claim['claim']}", claim["figure"], ours, change, could, f"{found.verdict}{mark}")
-        lines.append(f"| {' | '.join(row)} | {minutes(name):.0f} |")
+        for one in found.compared:
+            better, than = one.scores
+            ours = f"{100 * than:.2f} {one.than}, {100 * better:.2f} {one.better}, {len(found.seeds)} seeds"
+            change = (
+                f"{100 * one.difference.mean:+.2f} [{100 * one.difference.low:+.2f}, {100 * one.difference.high:+.2f}]"
+            )
+            change += f" at {100 * one.difference.level:.4g} %"
+            floor = plan_detectable(MOST_SEEDS, SAMPLES, than, level=level_of(claim))
+            could = f"{100 * one.difference.detectable:.2f} (planned floor {100 * floor:.2f})"
+            verdict = f"{one.verdict}{', with warnings' if said else ''}"
+            row = (f"`{name}`: {claim['claim']}", claim["figure"], ours, change, could, verdict)
+            lines.append(f"| {' | '.join(row)} | {minutes(name):.0f} |")
+        if not found.compared:
+            row = (f"`{name}`: {claim['claim']}", claim["figure"], ours, change, could, found.verdict)
+            lines.append(f"| {' | '.join(row)} | {minutes(name):.0f} |")
         notes += _notes(name, claim, found, said)
-    return "\n".join([*lines, "", *notes])
+    rest = ["Not run yet, with the minutes of an H200 that they will take, estimated:", "", *_waiting(waiting)]
+    return "\n".join([*lines, "", *notes, "", *rest])
+
+
+def _waiting(rows: list[str]) -> list[str]:
+    return ["| claim | the paper's figure | minutes |", "| --- | --- | --: |", *rows]
 
 
 def _notes(name: str, claim: dict[str, Any], found: Found, said: list[str]) -> list[str]:
     text = [f"- `{name}`: {claim['host']}. Data: `{claim['compare']['data']}`. Published: {claim['published']}."]
     results = f"../benchmarks/claims/results/{name}"
-    if found.difference is not None:
-        text.append(f"  [Page]({results}/report.html), [result]({results}/result.md).")
+    if found.compared:
+        text.append(f"  {_overall(found)}[Page]({results}/report.html), [result]({results}/result.md).")
     text += [f"  Warning of `compare`: {one}." for one in said]
     text.append(f"  Command: `python benchmarks/claims/run.py --data DATA --only {name} --parallel 9`.")
     return text
+
+
+def _overall(found: Found) -> str:
+    return f"Of all {len(found.compared)} comparisons together: {found.verdict}. " if len(found.compared) > 1 else ""
 
 
 def main() -> None:

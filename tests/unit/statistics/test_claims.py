@@ -13,8 +13,8 @@ from saccade.statistics import paired_difference
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 ROW = re.compile(
-    r"^\| `(\w+)`: .*\| ([\d.]+) without, ([\d.]+) with, (\d+) seeds \| "
-    r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] at ([\d.]+) % \|",
+    r"^\| `(\w+)`: .*\| ([\d.]+) (\w+), ([\d.]+) (\w+), (\d+) seeds \| "
+    r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] at ([\d.]+) % \| [^|]*\| ([a-z ]+?)(?:, with warnings)? \|",
     re.MULTILINE,
 )
 
@@ -26,20 +26,56 @@ def test_page_is_the_one_that_the_script_makes() -> None:
 def test_every_interval_follows_from_the_committed_scores() -> None:
     rows = ROW.findall(PAGE)
     assert rows
-    for name, without, with_, seeds, *shown in rows:
+    for name, worse, than, higher, better, seeds, *shown, verdict in rows:
         claim = yaml.safe_load((ROOT / f"benchmarks/claims/claims/{name}.yaml").read_text(encoding="utf-8"))
         runs = np.load(ROOT / f"benchmarks/claims/results/{name}/scores.npz")
         arms = []
-        for arm in (claim["decides"]["than"], claim["decides"]["better"]):
+        for arm in (than, better):
             keys = [key for key in runs.files if re.fullmatch(rf"{arm}-\w+/seed-\d+", key)]
             keys.sort(key=lambda key: int(key.rpartition("-")[2]))
             arms.append(np.stack([np.unpackbits(runs[key])[:10_000] for key in keys[: int(seeds)]]))
         level = 1 - 0.04 / 5 if claim.get("central") else 1 - 0.01 / 31
         found = paired_difference(*arms, level=level)
-        means = [f"{100 * arm.mean():.2f}" for arm in arms]
-        assert means == [without, with_]
+        assert [f"{100 * arm.mean():.2f}" for arm in arms] == [worse, higher]
         expected = [f"{100 * number:+.2f}" for number in (found.mean, found.low, found.high)]
         assert [*expected, f"{100 * level:.4g}"] == shown
+        if found.low > 0 and "margin" not in claim["decides"]:
+            assert verdict == "holds"
+
+
+def test_a_claim_holds_only_if_all_of_its_comparisons_do() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.random((8, 2000)) < 0.6
+    changed = rng.random(base.shape) < 0.2
+    arms = {"gain": base | changed, "loss": base & ~changed, "none": base ^ (rng.random(base.shape) < 1e-4)}
+    found = {name: paired_difference(base, arm) for name, arm in arms.items()}
+
+    def verdict(*compared: tuple[str, float | None]) -> str:
+        each = [table.Compared("a", "b", margin, (0.0, 0.0), found[name]) for name, margin in compared]
+        return table.Found(tuple(range(8)), 8, tuple(each)).verdict
+
+    assert verdict(("gain", None)) == "holds"
+    assert verdict(("gain", None), ("none", None)) == "cannot tell"
+    assert verdict(("gain", None), ("none", None), ("loss", None)) == "does not hold"
+    assert verdict(("none", 0.05)) == "holds"
+    assert verdict(("gain", 0.05)) == verdict(("loss", 0.05)) == "does not hold"
+    assert table.Found((), 10).verdict == "not run"
+
+
+def test_every_claim_says_what_it_needs() -> None:
+    claims = table.read_claims()
+    assert len(claims) == table.CENTRAL + table.OTHERS
+    assert sum(bool(claim.get("central")) for claim in claims.values()) == table.CENTRAL
+    for claim in claims.values():
+        assert {"paper", "claim", "figure"} <= claim.keys()
+        asked = claim.get("compare")
+        if asked is None:
+            assert claim["how"]
+            continue
+        assert (ROOT / f"benchmarks/claims/hosts/{asked['host']}.yaml").exists()
+        names = {arm.partition(":=")[0] for arm in asked["arms"]}
+        decides = claim["decides"] if isinstance(claim["decides"], list) else [claim["decides"]]
+        assert {one[which] for one in decides for which in ("better", "than")} <= names
 
 
 def test_scores_are_those_of_the_runs() -> None:
