@@ -78,7 +78,7 @@ T2T = STRONG | {
     "model.drop_path": 0.1,
     "keep.ema": 0.99996,
 }
-SOT_S4 = {"optim.name": "adam", "schedule.epochs": 10, "schedule.min_lr": 0.0, "schedule.curve": "poly"}
+SOT_S4 = {"optim.name": "adamw", "schedule.epochs": 10, "schedule.min_lr": 0.0, "schedule.curve": "poly"}
 UPERNET = {
     "task": "segment",
     "data.img_size": 512,
