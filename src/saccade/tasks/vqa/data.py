@@ -48,6 +48,7 @@ class AnswerTargets(Targets):
     noun = "answers"
 
     how: tuple[tuple[str, object], ...] = ()  # options for tokenization
+    keep_aspect: bool = False  # whether images keep their aspect ratio
 
     def require(self, where: str) -> None:
         """Refuse fewer than two answers."""
@@ -110,7 +111,7 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
         sorted(name for name, _ in sorted(frequent.items(), key=lambda one: (-one[1], one[0]))[: options.answers])
     )
     how = tuple((name, getattr(options, name)) for name in ("max_length", "truncate", "scratch"))
-    sources = {name: _source(part, outputs, how) for name, part in asked.items()}
+    sources = {name: _source(part, outputs, how, config.keep_aspect) for name, part in asked.items()}
     sources["train"].targets.require(str(path))
     notes += [f"{len(frequent) - len(outputs)} rare answers are excluded"] if len(frequent) > len(outputs) else []
     if "val" in sources:
@@ -196,7 +197,9 @@ def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int
     return list(enumerate(columns[found], 1))
 
 
-def _source(asked: Asked, outputs: tuple[str, ...], how: tuple[tuple[str, object], ...]) -> QuestionSource:
+def _source(
+    asked: Asked, outputs: tuple[str, ...], how: tuple[tuple[str, object], ...], keep_aspect: bool
+) -> QuestionSource:
     missing = [name for name in dict.fromkeys(asked.images) if not os.path.isfile(asked.root / name)]
     if missing:
         raise FileNotFoundError(
@@ -209,6 +212,6 @@ def _source(asked: Asked, outputs: tuple[str, ...], how: tuple[tuple[str, object
         for answer, share in shares.items():
             if answer in place:
                 rows[row, place[answer]] = share
-    source = QuestionSource(asked.root, asked.images, AnswerTargets(rows, outputs, (), how))
+    source = QuestionSource(asked.root, asked.images, AnswerTargets(rows, outputs, (), how, keep_aspect))
     source.questions = asked.questions
     return source
