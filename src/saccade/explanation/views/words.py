@@ -224,7 +224,12 @@ def word_colour(score: float, strength: float) -> str:
     return "#" + "".join(f"{value:02x}" for value in mixed)
 
 
-@register_view("words", rank=5, reads=("texts",))
+@register_view("words", rank=5, reads=("texts", "questions"))
 def _words(request: ViewRequest) -> list[View]:
     options: Any = {"tokenizer": request.tokenizer, "classes": request.classes, "method": request.options.method}
-    return [words_view(request.model, request.inputs, **options)]
+    inputs = request.inputs
+    if request.loaded is not None:  # a question, whose image is embedded once
+        codec: Any = request.loaded.task.codec
+        with torch.no_grad():
+            inputs = codec.model_inputs(request.model, inputs)
+    return [words_view(request.model, inputs, **options)]

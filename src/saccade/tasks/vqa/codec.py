@@ -39,16 +39,21 @@ class QuestionCodec(OneOfCodec):
     @staticmethod
     def ask(model: nn.Module, batch: Batch) -> Any:
         """Run a model on images and questions."""
+        return model(**QuestionCodec.model_inputs(model, batch))
+
+    @staticmethod
+    def model_inputs(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Return the arguments of a model for a batch, with embedded images."""
         given = {name: batch[name] for name in INPUTS if name in batch}
         base: Any = getattr(model, "base_model", model)
         if "grid" in batch:
             embedded, mask = embed_patches(base.embeddings, batch["image"], batch["grid"])
-            return model(**given, image_embeds=embedded, pixel_mask=mask)
+            return {**given, "image_embeds": embedded, "pixel_mask": mask}
         whole = embed_whole(base.embeddings, batch["image"])
         if whole is None:
-            return model(**given, pixel_values=batch["image"])
+            return {**given, "pixel_values": batch["image"]}
         everywhere = torch.ones(whole.shape[:2], dtype=torch.long, device=whole.device)
-        return model(**given, image_embeds=whole, pixel_mask=everywhere)
+        return {**given, "image_embeds": whole, "pixel_mask": everywhere}
 
     def graph_inputs(self) -> tuple[str, ...]:
         """Return token ids, attention mask, optionally token types, the image, and its grid if it is in patches."""
