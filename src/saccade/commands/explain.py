@@ -53,8 +53,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         default="gradient",
-        choices=["gradient", "integrated"],
-        help="words and regions views: gradient times input, or integrated gradients",
+        choices=["gradient", "integrated", "relevance", "lime"],
+        help="words and regions views: gradient times input or integrated gradients; words of texts also by propagated "
+        "relevance or LIME, as in SoT's figure",
     )
     parser.add_argument("--device", help=f"{DEVICE} (default: cpu)")
     parser.add_argument("--overwrite", action="store_true", help="replace the explanation in --out")

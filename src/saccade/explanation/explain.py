@@ -81,7 +81,8 @@ def explain(
         shape: input specification of a module that has none.
         device: device to run on; default: the module's, or the CPU.
         tokenizer: Hugging Face tokenizer for texts; runs have their own.
-        method: for "words" and "regions": "gradient" times input, or "integrated" gradients.
+        method: for "words" and "regions": "gradient" times input or "integrated" gradients; for words of texts also
+            propagated "relevance" or "lime".
         progress: prints progress.
     """
     views, layers = (None if names is None else _listed(names) for names in (views, layers))
@@ -241,7 +242,7 @@ def explain_texts(
         classes: class names; default: those of the model's configuration.
         views: keys of views that read texts; default: all.
         layers: paths of modules; rows of other layers are left out.
-        method: for "words": "gradient" times input, or "integrated" gradients.
+        method: for "words": "gradient" times input, "integrated" gradients, propagated "relevance", or "lime".
         device: device to run on; default: the model's.
         progress: prints progress.
     """

@@ -20,6 +20,7 @@ from .recording import eval_mode
 from .request import Method, Options, ViewRequest, choose_views
 from .result import Explanation
 from .view import ExplainedSample, shares_of
+from .views.regions import METHODS as REGIONS
 
 NAME = 60  # most characters of a name
 
@@ -46,6 +47,10 @@ def explain_questions(
     chosen = choose_views(views, reads="questions")
     if layers is not None:
         raise ValueError("layers was given, but the views of questions are of the whole model; remove it")
+    if method not in REGIONS:
+        raise ValueError(
+            f"method={method!r} is for texts; answers to questions are explained by {' or '.join(REGIONS)}"
+        )
     given = [asked] if isinstance(asked, str | Path) else list(asked)
     model, codec = loaded.model, loaded.task.codec(loaded.spec)
     encode, tokenizer = codec.encoder(), SpecTokenizer(loaded.spec)

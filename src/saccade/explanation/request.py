@@ -17,7 +17,7 @@ from .view import View
 
 Heads = Literal["mean", "all"] | Sequence[int]
 Estimator = Literal["unbiased", "biased"]
-Method = Literal["gradient", "integrated"]  # for the influence of words
+Method = Literal["gradient", "integrated", "relevance", "lime"]  # for the influence of words
 
 
 @dataclass(frozen=True)
