@@ -35,7 +35,7 @@ def mark_spec(spec: InputSpec, reading: Reading, *, kind: str, cls: str | None, 
     tokens, used = mark_texts(open_tokenizer(reading.tokenizer), pair=reading.pair, cls=cls, sep=sep)
     if not used or type(rows) is not int or not _is_decoder(spec, kind=kind):
         return reading
-    host["added_tokens"] = max(0, *(tokens.token_to_id(token) + 1 - rows for token in used[:1]))
+    host["added_tokens"] = max(0, *(tokens.token_to_id(token) + 1 - rows for token in used))
     host["config"]["vocab_size"] = rows + host["added_tokens"]
     spec.notes.append(
         f"the tokenizer of this {host['model_type']} marks neither the end of a text nor the second of a pair, so "
