@@ -38,8 +38,8 @@ def mark_spec(spec: InputSpec, reading: Reading, *, kind: str, cls: str | None, 
     host["added_tokens"] = max(0, *(tokens.token_to_id(token) + 1 - rows for token in used))
     host["config"]["vocab_size"] = rows + host["added_tokens"]
     spec.notes.append(
-        f"the tokenizer of this {host['model_type']} marks neither the end of a text nor the second of a pair, so "
-        f"{' and '.join(used)} are added, with {host['added_tokens']} new embeddings"
+        f"added to texts, since the tokenizer of this {host['model_type']} has no such token: {' and '.join(used)} "
+        f"(new embeddings: {host['added_tokens']})"
     )
     return replace(reading, tokenizer=tokens.to_str())
 
