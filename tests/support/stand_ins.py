@@ -107,6 +107,10 @@ def vqa(path: Path) -> None:
     write_questions(path.parent, list(questions(24))).rename(path)
 
 
+def vqa_folder(path: Path) -> None:
+    write_questions(path, list(questions(24)))
+
+
 def text(content: str) -> Callable[[Path], None]:
     return lambda path: path.write_text(content) and None
 
@@ -169,6 +173,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "text_model": make_model,
     "vilt": make_vilt,
     "vqa": vqa,
+    "vqa_folder": vqa_folder,
     "asked": ask_table,
     "lines": text("".join(f"{one}\n" for one, _ in sentences(4))),
     "rt_detr": lambda path: save_detector(path, "rt_detr"),
@@ -274,6 +279,7 @@ def named(command: str) -> dict[str, str]:
         (r"faces\.csv", "faces"),
         (r"labels\.csv", "breeds"),
         (r"questions\.csv", "vqa"),
+        (r"VQAv2", "vqa_folder"),
         (r"asked\.csv", "asked"),
         (r"lines\.txt", "lines"),
         (r"wnids\.txt", "wnids"),

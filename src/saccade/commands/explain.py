@@ -10,14 +10,23 @@ from . import DEVICE, TARGET, Args
 
 WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|(image|picture)-\d+(/[\w-]+\.png)?))?"  # in a run's folder
 
-OF_VIEW = {"block": "slots-training", "epochs": "slots-training", "heads": "attention", "cka": "cka", "method": "words"}
+OF_VIEW = {
+    "block": "slots-training",
+    "epochs": "slots-training",
+    "heads": "attention",
+    "cka": "cka",
+    "method": "words or regions",
+}
 
 
 def flags(parser: ArgumentParser) -> None:
     """Explain a model's predictions: attention, slots, nominations, Grad-CAM, CKA, influence of words."""
     parser.add_argument("run", metavar="RUN", help=TARGET)
     parser.add_argument(
-        "images", metavar="IMAGE", nargs="+", help="image files or directories; texts, for a model that reads texts"
+        "images",
+        metavar="IMAGE",
+        nargs="+",
+        help="image files or directories; texts, or tables of images and questions, for a model that reads these",
     )
     parser.add_argument(
         "--out", metavar="DIR", help="output directory of the page (default: `explanation` in the run directory)"
@@ -44,8 +53,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         default="gradient",
-        choices=["gradient", "integrated"],
-        help="words view: gradient times input, or integrated gradients",
+        choices=["gradient", "integrated", "relevance", "lime"],
+        help="words and regions views: gradient times input or integrated gradients; words of texts also by propagated "
+        "relevance or LIME, as in SoT's figure",
     )
     parser.add_argument("--device", help=f"{DEVICE} (default: cpu)")
     parser.add_argument("--overwrite", action="store_true", help="replace the explanation in --out")
@@ -90,7 +100,7 @@ def _refuse_unread(args: Args) -> None:
 
     views = args.views.split(",") if args.views else []
     for name, view in OF_VIEW.items():
-        if name in args.given and views and view not in views:
+        if name in args.given and views and not set(view.split(" or ")) & set(views):
             raise ConfigError(
                 f"--{name} is an option of the view {view}, which is not selected; add the view to --views, or "
                 "remove the option"

@@ -58,8 +58,12 @@ class Step:
         share = {"bilinear": 0.0, "random": 0.5, "bicubic": 1.0}[config.rand_interpolation]
         return cls(operation, level, torch.where(side < 0.5, -1.0, 1.0), interpolation < share)
 
-    def moves(self) -> Tensor:
-        """Return matrices from output to input coordinates, -1 to 1; B, 3, 3."""
+    def moves(self, aspect: float = 1.0) -> Tensor:
+        """Return matrices from output to input coordinates, -1 to 1; B, 3, 3.
+
+        Args:
+            aspect: height / width of the images.
+        """
         amount = self.level * self.sign
 
         def of(name: str, largest: float) -> Tensor:
@@ -69,17 +73,22 @@ class Step:
         across, down = of("ShearX", 0.3), of("ShearY", 0.3)  # relative to the first row and column, not to the centre
         cos, sin = angle.cos(), angle.sin()
         return matrices(
-            cos, across - sin, across + of("TranslateX", 0.9), sin + down, cos, down + of("TranslateY", 0.9)
+            cos,
+            (across - sin) * aspect,
+            across * aspect + of("TranslateX", 0.9),
+            (sin + down) / aspect,
+            cos,
+            down / aspect + of("TranslateY", 0.9),
         )
 
     def __call__(self, images: Tensor, fill: Tensor) -> Tensor:
-        """Apply the operations to images, float byte values B, C, S, S, padded with `fill`, C, 1, 1."""
+        """Apply the operations to images, float byte values B, C, H, W, padded with `fill`, C, 1, 1."""
         operation, factor = self.operation, (1 + 0.9 * self.level * self.sign).clamp(min=0.1)
         images = change(images, self._among("AutoContrast", "Brightness"), tabulate, operation, self.level, factor)
         images = change(images, self._among("Equalize", "Equalize"), equalize, operation)
         images = change(images, self._among("Color", "Sharpness"), enhance, operation, factor)
-        moved = self._among("Rotate", "TranslateY")
-        return change(images, moved, partial(move, fill), moved, self.moves(), self.cubic)
+        moved, aspect = self._among("Rotate", "TranslateY"), images.shape[-2] / images.shape[-1]
+        return change(images, moved, partial(move, fill), moved, self.moves(aspect), self.cubic)
 
     def _among(self, first: str, last: str) -> Tensor:
         return (self.operation >= NUMBER[first]) & (self.operation <= NUMBER[last])

@@ -64,18 +64,19 @@ class WithTokens(WithPreprocessing):
 
     def __init__(self, model: nn.Module, spec: InputSpec) -> None:
         super().__init__(model, spec)
-        self.names = find_task(spec.task).codec(spec).graph_inputs()
+        self.codec: Any = find_task(spec.task).codec(spec)
+        self.names = self.codec.graph_inputs()
         self.any_width = "image" not in self.names  # questions have a fixed width, as in training
         self.width = TOKENS if self.any_width else int(spec.extra["tokens"]["limit"])
 
-    def examples(self, image: Tensor) -> tuple[Tensor, ...]:
+    def examples(self) -> tuple[Tensor, ...]:
         """Return example inputs with three samples, one of them padded so that the mask is used."""
         made = {name: torch.ones(3, self.width, dtype=torch.int64) for name in self.names}
         made["attention_mask"][1, self.width - 2 :] = 0
-        return tuple(image.repeat(3, 1, 1, 1) if name == "image" else row for name, row in made.items())
+        return tuple((made if self.any_width else {**made, **self.codec.example_images(3)}).values())
 
     def forward(self, *rows: Tensor) -> Tensor:
-        """Return raw outputs, B, ... float32, for tokens, B, N, and images, uint8 B, C, S, S."""
+        """Return raw outputs, B, ... float32, for tokens, B, N, and images, uint8 B, ..."""
         asked = dict(zip(self.names, rows, strict=True))
         if "image" in asked:
             asked["image"] = (asked["image"].float() / 255 - self.mean) / self.std
@@ -102,8 +103,7 @@ def trace(wrapped: WithPreprocessing) -> ExportedProgram:
     examples: tuple[Tensor, ...] = (torch.zeros(2, 3, *TRACED, dtype=torch.uint8),)
     shapes: Any = (open_sides,)
     if isinstance(wrapped, WithTokens):
-        side = wrapped.spec.img_size
-        examples = wrapped.examples(torch.zeros(1, wrapped.spec.in_chans, side, side, dtype=torch.uint8))
+        examples = wrapped.examples()
         shapes = (tuple({0: dynamic, **({1: dynamic} if wrapped.any_width else {})} for _ in examples),)
     with quietly(), torch.no_grad(), removed(wrapped):
         try:

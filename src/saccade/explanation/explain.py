@@ -18,6 +18,7 @@ from ..tasks import Answer
 from .capture import Captured, capture
 from .opening import ImageLike, SpecTokenizer, open_target, open_text_run, read_images, read_samples, to_pixels
 from .outputs import BEST, Text, find_logits, is_dense, name_answers, read_output, read_text
+from .questions import explain_questions
 from .recording import Recorded, eval_mode, record
 from .request import (
     Estimator,
@@ -65,7 +66,8 @@ def explain(
     Args:
         model: run folder, weights, timm model name, NAME@FILE, or a module.
         images: one or several files, PIL images or uint8 arrays. For text models, texts (with a tokenizer) or token
-            ids: see `explain_texts`, with the views "words" and "attention".
+            ids: see `explain_texts`, with the views "words" and "attention". For runs that answer questions, tables or
+            lines of images and questions: see `explain_questions`.
         views: keys of views; default: all.
         layers: paths of modules; figures and rows of other layers are left out.
         against: a second model, whose predictions are shown and whose layers CKA compares with the first's.
@@ -79,7 +81,8 @@ def explain(
         shape: input specification of a module that has none.
         device: device to run on; default: the module's, or the CPU.
         tokenizer: Hugging Face tokenizer for texts; runs have their own.
-        method: for "words": "gradient" times input, or "integrated" gradients.
+        method: for "words" and "regions": "gradient" times input or "integrated" gradients; for words of texts also
+            propagated "relevance" or "lime".
         progress: prints progress.
     """
     views, layers = (None if names is None else _listed(names) for names in (views, layers))
@@ -90,11 +93,15 @@ def explain(
         if unread := [name for name, value in of_images.items() if value is not None]:
             raise ValueError(
                 f"{', '.join(unread)} {'apply' if unread[1:] else 'applies'} to images only, and this model reads "
-                f"texts; remove {'them' if unread[1:] else 'it'}"
+                f"{'texts' if opened is None else f'{opened.task.reader.reads}s'}; remove "
+                f"{'them' if unread[1:] else 'it'}"
             )
         given: Any = {"views": views, "layers": layers, "device": device, "progress": progress, "method": method}
         if opened is None:
             return explain_texts(model, images, tokenizer=tokenizer, **given)  # type: ignore[arg-type]
+        if opened.task.reader.reads == "question":
+            found = explain_questions(opened, images, views=views, layers=layers, method=method, progress=progress)
+            return replace(found, target=str(model))
         shared = {"tokenizer": SpecTokenizer(opened.spec), "classes": opened.spec.outputs}
         found = explain_texts(opened.model, images, **shared, **given)  # type: ignore[arg-type]
         return replace(found, model=opened.name, target=str(model))
@@ -235,7 +242,7 @@ def explain_texts(
         classes: class names; default: those of the model's configuration.
         views: keys of views that read texts; default: all.
         layers: paths of modules; rows of other layers are left out.
-        method: for "words": "gradient" times input, or "integrated" gradients.
+        method: for "words": "gradient" times input, "integrated" gradients, propagated "relevance", or "lime".
         device: device to run on; default: the model's.
         progress: prints progress.
     """

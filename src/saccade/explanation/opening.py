@@ -186,13 +186,13 @@ def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
 
 
 def open_text_run(target: Any, *, device: str | None) -> LoadedModel | None:
-    """Open a text run or Hugging Face model; None for other targets."""
+    """Open a run of texts or questions, or a Hugging Face model; None for other targets."""
     if isinstance(target, str) and target.startswith(HOSTED):
         return open_model(target, device=device)
     try:
         file = find_weights(target)
         about = read_about(file) if file.is_file() else {}
-        if find_task(str(about.get("task", "classify"))).reader.reads != "text":
+        if find_task(str(about.get("task", "classify"))).reader.reads == "image":
             return None
     except ValueError:  # open or refuse it as an image model
         return None

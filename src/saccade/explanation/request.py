@@ -17,7 +17,7 @@ from .view import View
 
 Heads = Literal["mean", "all"] | Sequence[int]
 Estimator = Literal["unbiased", "biased"]
-Method = Literal["gradient", "integrated"]  # for the influence of words
+Method = Literal["gradient", "integrated", "relevance", "lime"]  # for the influence of words
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ViewRequest:
         answers: the model's answers.
         other: the model to compare with.
         samples: images for CKA, H, W, 3 each.
-        inputs: model inputs of a text.
+        inputs: model inputs of a text; the batch of a question.
         tokenizer: Hugging Face tokenizer, for texts.
         classes: names of the model's outputs, if known.
         shared: storage of views between batches.
@@ -82,7 +82,7 @@ class ViewKind:
         key: its name in requests.
         rank: its position on the page, in ascending order.
         make: returns the view of each sample; with `once`, a single view.
-        reads: the inputs it supports: "images", "texts".
+        reads: the inputs it supports: "images", "texts", "questions".
         once: whether it is the same for all samples, and made after them.
         needs_run: whether it needs a training run; it is then only made for runs, or if requested.
         taps: returns the modules to record.
@@ -111,7 +111,7 @@ def register_view(key: str, *, rank: int, **more: Any) -> Callable[[Make], Make]
 
 
 def all_views(reads: str = "images") -> dict[str, ViewKind]:
-    """Return all views of images or texts by key, in page order."""
+    """Return all views of images, texts or questions by key, in page order."""
     return {kind.key: kind for kind in sorted(VIEWS.values(), key=lambda kind: kind.rank) if reads in kind.reads}
 
 

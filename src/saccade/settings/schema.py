@@ -81,6 +81,9 @@ class DataConfig:
         unset="found by name",
     )
     train_limit: int | None = setting(None, "number of training samples to use, balanced over classes", COUNT)
+    keep_aspect: bool = setting(
+        False, "keep the aspect ratio of images: the shorter side has img_size pixels (task vqa)"
+    )
     group: str | None = setting(
         None, "column of the list, e.g. patient_id; samples that share its value stay in the same split"
     )

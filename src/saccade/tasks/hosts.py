@@ -1,7 +1,7 @@
 """The role Hosts: builds a task's models, from timm or its own."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -23,7 +23,13 @@ def hosted_name(name: str) -> str | None:
 
 
 class Hosts:
-    """Finds and builds the models of a task; the default supports timm models."""
+    """Finds and builds the models of a task; the default supports timm models.
+
+    Attributes:
+        classifier: how the names of a Hugging Face model's classifier begin, if `optim.new_scale` applies to it.
+    """
+
+    classifier: ClassVar[str] = ""
 
     @classmethod
     def find_model(cls, name: str) -> str:

@@ -68,6 +68,9 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool =
             with explained(config.model_type):
                 return made.from_config(config)
         _refuse_pickles(Path(weights).expanduser())
+        added = spec.extra["host"].get("added_tokens", 0)  # for which the weights have no embeddings
+        if added:
+            config.vocab_size -= added
         with explained(weights):
             model, info = made.from_pretrained(
                 weights,
@@ -88,6 +91,9 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool =
         )
     if len(fresh) > len(body):
         spec.notes.append(f"{weights} has no trained pooler; the pooler is initialized randomly")
+    if added:
+        with quietly():
+            model.resize_token_embeddings(config.vocab_size + added, mean_resizing=False)
     return model.float()
 
 

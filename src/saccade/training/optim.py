@@ -207,6 +207,10 @@ def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
     if new is not None:
         fresh = {id(p) for name, p in model.named_parameters() if name in new}
         groups = _parted(groups, fresh, scale=config.new_scale)
+    head: str | None = getattr(model, "classifier_prefix", None)
+    if head is not None and config.new_scale != 1:
+        fresh = {id(p) for name, p in model.named_parameters() if name.startswith(head)}
+        groups = _parted(groups, fresh, scale=config.new_scale)
     known = {id(p) for group in groups for p in group["params"]}
     extra = nn.ParameterList([p for p in task.parameters() if p.requires_grad and id(p) not in known])
     if len(extra):

@@ -54,6 +54,19 @@ class Situation:
         return self.choice.kind.reader.reads == "image"
 
     @property
+    def operable(self) -> bool:
+        """Whether RandAugment can be applied: to images, and to those of questions."""
+        return not self.texts
+
+    @property
+    def scales_new(self) -> bool:
+        """Whether new parameters are known: of a model that starts from weights, or of a classifier of ViLT."""
+        own = (
+            self.own_model and self.choice.kind.hosts.classifier and not getattr(self.choice.options, "scratch", False)
+        )
+        return self.starts or bool(own)
+
+    @property
     def texts(self) -> bool:
         """Whether samples are only texts."""
         return self.choice.kind.reader.reads == "text"
@@ -192,27 +205,30 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("model.freeze", "without model.probe", lambda s: not s.config.model.probe),
     ("model.keep_statistics", f"where {TRAINED}", lambda s: s.starts or (s.own_model and s.config.model.pretrained)),
     (
-        "augment.crop augment.flip augment.rand_ops augment.jitter augment.erase",
+        "augment.crop augment.flip augment.jitter augment.erase",
         "by image tasks",
         lambda s: s.images,
     ),
+    ("augment.rand_ops", "by tasks that read images", lambda s: s.operable),
+    ("data.keep_aspect", "by the task vqa", lambda s: s.choice.kind.reader.reads == "question"),
     ("augment.mixup augment.cutmix", "by image tasks", lambda s: s.images),
     ("augment.pad", "with augment.crop=pad", lambda s: s.images and s.augment.crop == "pad"),
     ("augment.scale", f"with {RESIZED}", lambda s: s.images and s.augment.crop == "resized"),
     ("augment.ratio", f"with {RESIZED}", lambda s: s.images and (s.crops or s.augment.crop == "resized")),
-    ("augment.rand_magnitude augment.rand_spread augment.rand_kind", OPERATIONS, lambda s: s.images and s.operates),
-    ("augment.rand_prob augment.rand_interpolation", OPERATIONS, lambda s: s.images and s.operates),
+    ("augment.rand_magnitude augment.rand_spread augment.rand_kind", OPERATIONS, lambda s: s.operable and s.operates),
+    ("augment.rand_prob augment.rand_interpolation", OPERATIONS, lambda s: s.operable and s.operates),
     ("augment.erase_kind", "with augment.erase above 0", lambda s: s.images and s.augment.erase > 0),
     ("augment.mix_prob", "with augment.mixup or augment.cutmix", lambda s: s.images and s.mixes > 0),
     ("augment.switch_prob", "with both augment.mixup and augment.cutmix", lambda s: s.images and s.mixes == 2),
     ("augment.repeats", "by image tasks, except on streams", lambda s: s.images and not s.stream),
-    ("augment.off_epochs", "with RandAugment, erasing or mixing", lambda s: s.images and s.strong),
+    ("augment.off_epochs", "with RandAugment, erasing or mixing", lambda s: s.operable and s.strong),
     ("augment.full_epochs", "with RandAugment, erasing, mixing or jitter", lambda s: s.images and s.weakens),
     ("optim.least_steps", "where the number of training samples is known", lambda s: s.counted),
     ("optim.momentum", "by optimizers with a momentum, such as sgd", lambda s: s.takes("momentum")),
     ("optim.betas", "by optimizers with betas, such as adamw", lambda s: s.takes("betas")),
     ("optim.eps", "by optimizers with an eps, such as adamw", lambda s: s.takes("eps")),
-    ("optim.new_scale schedule.head_epochs", f"where {TRAINED}, except Hugging Face's", lambda s: s.starts),
+    ("optim.new_scale", f"where {TRAINED}; of Hugging Face's models, by vqa's", lambda s: s.scales_new),
+    ("schedule.head_epochs", f"where {TRAINED}, except Hugging Face's", lambda s: s.starts),
     ("schedule.epochs", "without schedule.steps", lambda s: s.asked.schedule.steps is None),
     ("schedule.warmup", "without schedule.warmup_steps", lambda s: s.config.schedule.warmup_steps is None),
     ("schedule.warmup_lr", "with a warm-up", lambda s: s.warms_up),

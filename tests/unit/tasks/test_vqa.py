@@ -15,6 +15,7 @@ from saccade.deployment.serve import _open
 from saccade.runs.run import Run
 from saccade.settings import ConfigError, DataConfig
 from saccade.tasks.opening import open_samples
+from saccade.tasks.vqa.asked import agreement
 from saccade.tasks.vqa.data import read_answers
 from saccade.tasks.vqa.task import AnswerQuestions
 from support.questions import make_vilt, questions, write_questions
@@ -158,13 +159,19 @@ def test_models_that_write_their_answers_are_refused(table, tmp_path):
 
 def test_answers_are_worth_what_people_agree_on(tmp_path):
     assert read_answers("Yes", tmp_path, 1) == {"yes": 1.0}
-    assert read_answers("yes|yes|yes|no", tmp_path, 1) == {"yes": 1.0, "no": pytest.approx(1 / 3)}
+    assert read_answers("yes|" * 9 + "no", tmp_path, 1) == {"yes": 1.0, "no": pytest.approx(0.3)}
     assert read_answers("no=1|maybe=0.3", tmp_path, 1) == {"no": 1.0, "maybe": 0.3}
+
+
+@pytest.mark.parametrize(("agreed", "score"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), *((n, 1.0) for n in range(4, 11))])
+def test_score_is_the_mean_over_the_sets_of_nine_of_ten_people(agreed, score):
+    others = [f"other {n}" for n in range(10 - agreed)]
+    assert agreement([*["yes"] * agreed, *others]).get("yes", 0) == pytest.approx(score)
 
 
 def test_targets_are_soft_and_questions_of_an_image_stay_together(table):
     data = open_samples("vqa", DataConfig(path=str(table)))[1]
-    assert data.train.targets.rows[0].tolist() == pytest.approx([1 / 3, 1.0])
+    assert data.train.targets.rows[0].tolist() == pytest.approx([0.25, 0.75])  # of no and yes, by three of four people
     assert data.train.sample(0).inputs["text"] == "is the film bright"
 
 

@@ -10,6 +10,7 @@ from saccade.settings.recipes import choose_variants, list_recipes, read_recipe,
 from saccade.training.optim import rate_at
 from saccade.training.recipes import configure
 from support.masks import make_masks
+from support.questions import make_vilt, questions, write_questions
 from support.texts import make_model, write_cola
 
 STRONG = {
@@ -78,7 +79,7 @@ T2T = STRONG | {
     "model.drop_path": 0.1,
     "keep.ema": 0.99996,
 }
-SOT_S4 = {"optim.name": "adam", "schedule.epochs": 10, "schedule.min_lr": 0.0, "schedule.curve": "poly"}
+SOT_S4 = {"optim.name": "adamw", "schedule.epochs": 10, "schedule.min_lr": 0.0, "schedule.curve": "poly"}
 UPERNET = {
     "task": "segment",
     "data.img_size": 512,
@@ -237,6 +238,7 @@ TINY = {
     "sot": COLUMN,
     "t2t": COLUMN,
     "text": {},
+    "vqa": {},
 }
 BEGINS_WITH = {"finetune": "quick", "drloc_finetune": "drloc", "nommer_finetune": "nommer_21k"}
 
@@ -245,7 +247,7 @@ def test_every_recipe_is_run():
     assert sorted(TINY) == list_recipes()
 
 
-@pytest.mark.parametrize("recipe", [name for name in TINY if not name.startswith(("detect", "segment", "text"))])
+@pytest.mark.parametrize("recipe", [name for name in TINY if not name.startswith(("detect", "segment", "text", "vqa"))])
 def test_three_steps_on_the_embedded_set(recipe, tmp_path):
     checkpoint = {}
     if recipe in BEGINS_WITH:
@@ -272,6 +274,13 @@ def test_three_steps_on_texts(tmp_path):
     assert -1 <= run.score <= 1
 
 
+def test_three_steps_on_questions(tmp_path):
+    data, model = write_questions(tmp_path / "set", list(questions(34))), make_vilt(tmp_path / "vilt")
+    run = three_steps("vqa", tmp_path / "run", {}, {"data.img_size": 32}, data=str(data), model=str(model))
+    assert run.metrics["step"] == 3
+    assert 0 <= run.score <= 1
+
+
 def three_steps(recipe, out, options, more, **given):
     settings = {
         "data.train_limit": 30,
@@ -281,6 +290,6 @@ def three_steps(recipe, out, options, more, **given):
         "engine.device": "cpu",
         **more,
     }
-    if recipe != "text":
+    if recipe not in ("text", "vqa"):
         given["img_size"] = 32
     return saccade.train(recipe=recipe, epochs=1, out=out, settings=settings, quiet=True, **given)

@@ -220,8 +220,9 @@ def test_a_setting_of_which_nobody_says_when_it_is_read_stops_the_program():
 @pytest.mark.parametrize(
     ("name", "setting", "told"),
     [
-        ("questions", {"augment.rand_ops": 2}, "augment.rand_ops = 2 was given, but .*task vqa"),
-        ("questions", {"optim.new_scale": 10.0}, "optim.new_scale = 10.0 .*starts from trained weights"),
+        ("questions", {"augment.jitter": 0.4}, "augment.jitter = 0.4 was given, but .*task vqa"),
+        ("questions", {"augment.rand_ops": 2, "augment.rand_kind": "simple"}, "augment.rand_kind=timm"),
+        ("texts", {"optim.new_scale": 10.0}, "optim.new_scale = 10.0 .*starts from trained weights"),
         ("texts", {"schedule.head_epochs": 2.0}, "schedule.head_epochs"),
         ("arrays", {"augment.scale": [0.5, 1.0]}, "augment.scale .*augment.crop=resized"),
         ("arrays", {"data.buffer": 9}, "data.buffer .*streams"),

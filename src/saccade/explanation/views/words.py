@@ -12,6 +12,7 @@ from ...plugins.tokens import HostError, find_embedding
 from ...report import Html, tag
 from ...tasks.classification.task import read_logits
 from ..outputs import Text, choose_targets, name_class, read_text
+from ..paper_words import by_leaving_out, by_relevance
 from ..recording import PARTS, eval_mode, record_head
 from ..request import Method, ViewRequest, register_view
 from ..view import Figure, View
@@ -19,8 +20,8 @@ from ..view import Figure, View
 TITLE = "Which words the prediction comes from"
 SHOWN = (
     " Blue words speak for the class, orange and underlined ones against it; the strongest word has the full colour. "
-    "Padding is excluded. Point at a word to see its number. The SoT paper shows the influence of words by two other "
-    "methods (Chefer et al. 2021, Yun et al. 2021), so its figures differ."
+    "Padding is excluded. Point at a word to see its number. The SoT paper names relevance and LIME (--method) for its "
+    "figures."
 )
 METHODS = {
     "gradient": (
@@ -32,6 +33,15 @@ METHODS = {
         "Integrated gradients: a word's influence is its embedding times the mean gradient of the score on the path "
         "from zero embeddings to those of the text (summed over channels, and over the pieces of a word). The "
         "numbers sum to the change of the score along that path."
+    ),
+    "relevance": (
+        "Relevance (Chefer et al. 2021): every layer's attention times its gradient and its relevance, where positive, "
+        "chained over the layers: how much the tokens that the classifier reads owe to each word. It is never negative."
+    ),
+    "lime": (
+        "LIME (as in Yun et al. 2021): the score is computed for many versions of the text without some of its words, "
+        "and a word's influence is its coefficient in a linear fit. Words that are left out have an embedding of "
+        "zeros; special tokens are always kept."
     ),
 }
 STEPS = 32  # steps of integrated gradients
@@ -69,18 +79,20 @@ def words_view(
         tokenizer: Hugging Face tokenizer, instead of `words`; subwords are joined.
         target: target class; default: the predicted one.
         classes: class names.
-        method: "gradient" times input, or "integrated" gradients.
+        method: "gradient" times input, "integrated" gradients, propagated "relevance", or "lime".
     """
     if method not in METHODS:
         raise ValueError(f"method={method!r}: expected one of {', '.join(METHODS)}")
     about = METHODS[method] + SHOWN
     inputs = read_text(inputs, tokenizer, next((p.device for p in model.parameters()), torch.device("cpu")))
     given = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    groups = _groups(given["input_ids"][0].tolist(), _counts(inputs), words, tokenizer)
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    changed = [places for _, places in groups if int(given["input_ids"][0, places[0]]) not in special]
     try:
-        found = compute_influence(model, inputs, target=target, method=method)
+        found = compute_influence(model, inputs, target=target, method=method, words=changed)
     except HostError as error:
         return View("words", TITLE, about, absent=f"No influence of words: {error.message}.")
-    groups = _groups(given["input_ids"][0].tolist(), found.counts, words, tokenizer)
     name = name_class(found.target, classes)
     figures = [_figure(part, found, groups, name) for part in found.scores]
     numbers = {"target": found.target, "class": name, "method": method}
@@ -94,16 +106,27 @@ def compute_influence(
     target: int | None = None,
     method: Method = "gradient",
     steps: int = STEPS,
+    words: Sequence[Sequence[int]] | None = None,
 ) -> Influence:
     """Return the influence of the tokens of one text, summed over channels.
 
     Args:
         inputs: as in `words_view`, except strings.
         steps: steps of integrated gradients (midpoint rule).
+        words: tokens of each word, for "lime"; default: every token that is not padding.
     """
     ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
     if ids.ndim != 2 or len(ids) != 1:
         raise ValueError(f"got token ids of shape {tuple(ids.shape)}; give one text at a time, shape (1, N)")
+    counts = _counts(inputs)
+    if method in ("relevance", "lime"):
+        words = [[place] for place in np.flatnonzero(counts).tolist()] if words is None else words
+        by = (
+            by_relevance(model, inputs, target)
+            if method == "relevance"
+            else by_leaving_out(model, inputs, target, words)
+        )
+        return Influence(by[0], {name: part * counts for name, part in by[1].items()}, by[2], counts)
     whole = _differentiate(model, inputs, ids, target, share=1.0)
     gradients = whole.gradients
     if method == "integrated":
@@ -112,10 +135,19 @@ def compute_influence(
             for number in range(steps)
         ]
         gradients = {name: torch.stack([one[name] for one in way]).mean(0) for name in gradients}
-    mask = None if isinstance(inputs, Tensor) else inputs.get("attention_mask")
-    counts = np.ones(ids.shape[1], dtype=bool) if mask is None else mask[0].bool().cpu().numpy()
     scores = {name: (g * whole.embedded).sum(-1)[0].float().cpu().numpy() * counts for name, g in gradients.items()}
     return Influence(whole.target, scores, whole.logits, counts)
+
+
+def _counts(inputs: Tensor | Mapping[str, Tensor]) -> np.ndarray:
+    """Return which tokens of one text are not padding, N."""
+    if isinstance(inputs, Tensor):
+        return np.ones(inputs.shape[1], dtype=bool)
+    mask = inputs.get("attention_mask")
+    found: np.ndarray = (
+        np.ones(inputs["input_ids"].shape[1], dtype=bool) if mask is None else mask[0].bool().cpu().numpy()
+    )
+    return found
 
 
 class _Differentiated(NamedTuple):
@@ -224,7 +256,12 @@ def word_colour(score: float, strength: float) -> str:
     return "#" + "".join(f"{value:02x}" for value in mixed)
 
 
-@register_view("words", rank=5, reads=("texts",))
+@register_view("words", rank=5, reads=("texts", "questions"))
 def _words(request: ViewRequest) -> list[View]:
     options: Any = {"tokenizer": request.tokenizer, "classes": request.classes, "method": request.options.method}
-    return [words_view(request.model, request.inputs, **options)]
+    inputs = request.inputs
+    if request.loaded is not None:  # a question, whose image is embedded once
+        codec: Any = request.loaded.task.codec
+        with torch.no_grad():
+            inputs = codec.model_inputs(request.model, inputs)
+    return [words_view(request.model, inputs, **options)]

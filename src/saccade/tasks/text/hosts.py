@@ -12,6 +12,7 @@ from ...plugins.pretrained import import_transformers
 from ...settings import ConfigError, ModelConfig
 from ..hosts import Hosts
 from ..huggingface import build_host, describe_host, explained, quietly, read_config, safe
+from .marks import mark_spec
 from .tokens import Reading, open_tokenizer
 
 VOCABULARIES = (
@@ -40,10 +41,19 @@ class TextHosts(Hosts):
         return True
 
     @classmethod
-    def describe_model(cls, spec: InputSpec, config: ModelConfig, how: Mapping[str, Any], *, pair: bool) -> int:
-        """Store a model's configuration and tokenizer in a spec; return its maximum length."""
+    def describe_model(
+        cls, spec: InputSpec, config: ModelConfig, how: Mapping[str, Any], *, pair: bool, trained: bool = False
+    ) -> int:
+        """Store a model's configuration and tokenizer in a spec; return its maximum length.
+
+        Args:
+            how: options for tokenization.
+            pair: whether samples are pairs.
+            trained: use a trained classifier as it is; otherwise decoders get the class token and delimiter they lack.
+        """
         host = describe_host(config.name, spec.outputs, kind=cls.host_kind)
         tokenizer = describe_tokenizer(config.name, host)
+        own: dict[str, str | None] = {name: tokenizer.pop(name) for name in ("cls", "sep")}
         kinds, limit = host["config"].get("type_vocab_size", 0) or 0, tokenizer["limit"]
         reading = Reading(
             **(tokenizer | {"limit": min(how["max_length"] or limit, limit)}),
@@ -51,7 +61,9 @@ class TextHosts(Hosts):
             truncate=how["truncate"],
             pair=pair,
         )
-        spec.extra |= {"host": host, "tokens": asdict(reading), "scratch": how["scratch"]}
+        spec.extra |= {"host": host, "scratch": how["scratch"]}
+        reading = reading if trained else mark_spec(spec, reading, kind=cls.host_kind, **own)
+        spec.extra["tokens"] = asdict(reading)
         return limit
 
     @classmethod
@@ -68,7 +80,7 @@ class TextHosts(Hosts):
 
 
 def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
-    """Return a model's tokenizer, padding token (also set in `host`), and maximum length."""
+    """Return a model's tokenizer, padding token (also set in `host`), maximum length, class token and separator."""
     transformers = import_transformers()
     folder = Path(name).expanduser()
     if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
@@ -82,6 +94,9 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f"the tokenizer of {name} cannot be used with the library `tokenizers`; save it as tokenizer.json"
         )
+    cut_left = made.truncation_side == "left"
+    if cut_left:  # also part of what a resumed run compares
+        backend.enable_truncation(2, direction="left")
     text = backend.to_str()
     config, tokens = host["config"], open_tokenizer(text)
     rows = config.get("vocab_size")
@@ -95,7 +110,8 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     if pad is None:
         raise ConfigError(f"the tokenizer of {name} has no token that could serve as padding; add a pad token")
     config["pad_token_id"] = pad
-    return {"tokenizer": text, "pad": int(pad), "own_pad": own is not None, "limit": _limit(made, config)}
+    found = {"tokenizer": text, "pad": int(pad), "own_pad": own is not None, "limit": _limit(made, config)}
+    return found | {"cls": made.cls_token, "sep": made.sep_token, "cut_left": cut_left}
 
 
 def _limit(tokenizer: Any, config: dict[str, Any]) -> int:

@@ -33,7 +33,7 @@ def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
     outputs = _classes(target, config)
     spec = InputSpec(outputs, **IMAGES, task=ClassifyText.name, extra={"metric": "accuracy", "columns": ["text"]})
     how = {"max_length": None, "truncate": False, "scratch": False}
-    TextHosts.describe_model(spec, ModelConfig(name=name), how, pair=False)
+    TextHosts.describe_model(spec, ModelConfig(name=name), how, pair=False, trained=True)
     if not getattr(config, RECORD, None):
         return build_host(spec, kind=TextHosts.host_kind, weights=name, whole=True).eval(), spec
     if not Path(name).is_dir():

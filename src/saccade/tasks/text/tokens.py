@@ -70,12 +70,15 @@ class Reading:
     kinds: bool  # whether the model takes token types
     truncate: bool  # truncate longer texts instead of refusing them
     pair: bool  # whether samples are pairs
+    cut_left: bool = False  # truncate at the start of texts; earlier specs do not say
 
     @classmethod
     def of(cls, spec: InputSpec) -> "Reading":
         """Read a spec, which may be untrusted, or raise ValueError."""
         given = spec.extra.get("tokens")
         names = dict(cls.__annotations__)
+        if isinstance(given, dict):
+            given = {"cut_left": False, **given}
         if not isinstance(given, dict) or set(given) != set(names):
             raise ValueError("its spec does not describe the tokenization")
         if not all(type(given[name]) is kind for name, kind in names.items()):
@@ -108,7 +111,7 @@ class Reading:
             _require_letters(name, one)
         made = open_tokenizer(self.tokenizer)
         added = made.num_special_tokens_to_add(self.pair)
-        if self.pair and not added:  # a tokenizer without separator tokens
+        if self.pair and not added:  # in runs of decoders that were begun without a delimiter
             texts = [("\n".join(one),) for one in texts]
         found = _encode(made, texts)
         lengths = np.array([len(one.ids) for one in found], dtype=np.int64)
@@ -116,7 +119,7 @@ class Reading:
         if len(long):
             if not self.truncate:
                 raise TextError(self._too_long(long, lengths, called))
-            made = open_tokenizer(self.tokenizer, limit=self.limit)
+            made = open_tokenizer(self.tokenizer, limit=self.limit, cut_left=self.cut_left)
             again = _encode(made, [texts[n] for n in long.tolist()])
             for number, one in zip(long, again, strict=True):
                 found[number], lengths[number] = one, len(one.ids)
@@ -223,8 +226,8 @@ def _growth(part: Any) -> int:
 
 
 @lru_cache(maxsize=8)
-def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
-    """Load a serialised tokenizer; with a limit, one that truncates."""
+def open_tokenizer(text: str, *, limit: int | None = None, cut_left: bool = False) -> Any:
+    """Load a serialised tokenizer; with a limit, one that truncates the end or the start of texts."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -239,5 +242,5 @@ def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
     made.no_padding()
     made.no_truncation()
     if limit is not None:
-        made.enable_truncation(limit)
+        made.enable_truncation(limit, direction="left" if cut_left else "right")
     return made

@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from ...data.table import PATHS, SPLITS
 from ...data.targets import Targets
 from ...settings import DataConfig
 from ..text.tables import Columns, find_column, part_of, read_columns
+from .asked import Asked, agreement
+from .official import read_official
 
 QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")
 MARK, SCORE = "|", "="
-AGREED = 3  # of VQAv2's ten annotators: an answer given by this many is fully correct
+TABLES = tuple(f"questions{ending}" for ending in (".csv", ".tsv", ".jsonl", ".parquet"))  # looked for in a folder
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class AnswerTargets(Targets):
     noun = "answers"
 
     how: tuple[tuple[str, object], ...] = ()  # options for tokenization
+    keep_aspect: bool = False  # whether images keep their aspect ratio
 
     def require(self, where: str) -> None:
         """Refuse fewer than two answers."""
@@ -94,27 +97,23 @@ class QuestionSource(FileSource):
 
 
 def open_questions(config: DataConfig, options: VqaOptions) -> Data:
-    """Open a table with the columns image (relative path), question, answer and optionally split."""
+    """Open questions about images: a table, or a folder with a table or with VQAv2's JSON files."""
     if not config.path:
         raise ValueError(
             "no questions were given; give a .csv, .tsv, .jsonl or .parquet file with the columns image, question, "
-            "answer"
+            "answer, or a folder with VQAv2's JSON files"
         )
     path = Path(config.path).expanduser()
-    columns = read_columns(path)
-    parts = _parted(columns, path)
-    answers = {
-        name: [read_answers(cell, path, row) for row, cell in _cells(part, ANSWERS, path)]
-        for name, part in parts.items()
-    }
-    frequent = Counter(answer for shares in answers["train"] for answer, share in shares.items() if share > 0)
+    table = next((path / name for name in TABLES if (path / name).is_file()), None) if path.is_dir() else path
+    asked, notes = (_read_table(table), []) if table is not None else read_official(path)
+    frequent = Counter(asked["train"].named)
     outputs = tuple(
         sorted(name for name, _ in sorted(frequent.items(), key=lambda one: (-one[1], one[0]))[: options.answers])
     )
     how = tuple((name, getattr(options, name)) for name in ("max_length", "truncate", "scratch"))
-    sources = {name: _source(part, answers[name], outputs, path, how) for name, part in parts.items()}
+    sources = {name: _source(part, outputs, how, config.keep_aspect) for name, part in asked.items()}
     sources["train"].targets.require(str(path))
-    notes = [f"{len(frequent) - len(outputs)} rare answers are excluded"] if len(frequent) > len(outputs) else []
+    notes += [f"{len(frequent) - len(outputs)} rare answers are excluded"] if len(frequent) > len(outputs) else []
     if "val" in sources:
         return Data(sources["train"], sources["val"], path.name, tuple(notes))
     train, held, more = sources["train"].hold_out(share=config.val_share, seed=config.split_seed)
@@ -133,17 +132,28 @@ def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:
 def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
     """Return the answers of a cell with their scores.
 
-    A single answer has score 1. Several, separated by `|`, are annotators' answers with the score count / 3, at most 1,
-    as in VQAv2; or have explicit scores: `yes=1|maybe=0.3`.
+    A single answer has score 1. Several, separated by `|`, are those of several people, scored as in VQAv2; or have
+    explicit scores: `yes=1|maybe=0.3`.
     """
     given = [part.strip().lower() for part in cell.split(MARK) if part.strip()]
     if not given:
         raise ValueError(f"{path}: row {row} has no answer; fill it in, or remove the row")
     if any(SCORE in part for part in given):
         return {name: _share(text, path, row) for name, text in (_pair(part, path, row) for part in given)}
-    if len(given) == 1:
-        return {given[0]: 1.0}
-    return {name: min(count / AGREED, 1.0) for name, count in Counter(given).items()}
+    return {given[0]: 1.0} if len(given) == 1 else agreement(given)
+
+
+def _read_table(path: Path) -> dict[str, Asked]:
+    """Read a table with the columns image (relative path), question, answer and optionally split."""
+    if path.suffix.lower() == ".json" and path.name.endswith(("questions.json", "annotations.json")):
+        raise ValueError(f"{path} is one file of VQAv2; give the folder that holds all of its files: {path.parent}")
+    columns, parts = read_columns(path), {}
+    for name, part in _parted(columns, path).items():
+        images, questions = map(list, zip(*read_questions(part, path), strict=True))
+        answers = [read_answers(cell, path, row) for row, cell in _cells(part, ANSWERS, path)]
+        named = [answer for shares in answers for answer, share in shares.items() if share > 0]
+        parts[name] = Asked(path.parent, images, questions, answers, named, path)
+    return parts
 
 
 def _pair(part: str, path: Path, row: int) -> tuple[str, str]:
@@ -188,24 +198,20 @@ def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int
 
 
 def _source(
-    columns: Columns,
-    answers: Sequence[Mapping[str, float]],
-    outputs: tuple[str, ...],
-    path: Path,
-    how: tuple[tuple[str, object], ...],
+    asked: Asked, outputs: tuple[str, ...], how: tuple[tuple[str, object], ...], keep_aspect: bool
 ) -> QuestionSource:
-    images, questions = map(list, zip(*read_questions(columns, path), strict=True))
-    missing = [name for name in dict.fromkeys(images) if not os.path.isfile(path.parent / name)]
+    missing = [name for name in dict.fromkeys(asked.images) if not os.path.isfile(asked.root / name)]
     if missing:
         raise FileNotFoundError(
-            f"{path}: {len(missing)} listed images do not exist: {abbreviate(missing)}; paths are relative to {path}"
+            f"{asked.source}: {len(missing)} listed images do not exist: {abbreviate(missing)}; paths are relative to "
+            f"{asked.root}"
         )
     place = {name: column for column, name in enumerate(outputs)}
-    rows = np.zeros((len(answers), len(outputs)), dtype=np.float32)
-    for row, shares in enumerate(answers):
+    rows = np.zeros((len(asked.answers), len(outputs)), dtype=np.float32)
+    for row, shares in enumerate(asked.answers):
         for answer, share in shares.items():
             if answer in place:
                 rows[row, place[answer]] = share
-    source = QuestionSource(path.parent, images, AnswerTargets(rows, outputs, (), how))
-    source.questions = questions
+    source = QuestionSource(asked.root, asked.images, AnswerTargets(rows, outputs, (), how, keep_aspect))
+    source.questions = asked.questions
     return source

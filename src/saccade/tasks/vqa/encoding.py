@@ -11,16 +11,19 @@ from torch import Tensor, nn
 from ...data.augment import Normalize
 from ...data.feed import Batch
 from ...data.framing import Encoded, Framing
+from ...data.rand_augment import Step
 from ...data.source import Sample
+from ...settings import AugmentConfig
 from ..text.feed import KeepTexts
 from ..text.tokens import Reading
+from .patches import PatchFraming, join_patches, split_patches
 
 
 @dataclass(frozen=True)
 class QuestionEncoder:
-    """Encodes a letterboxed image, and a question padded to a fixed width."""
+    """Encodes an image, as a square or as patches, and a question padded to a fixed width."""
 
-    framing: Framing
+    framing: Framing | PatchFraming
     reading: Reading
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
@@ -29,7 +32,10 @@ class QuestionEncoder:
         tokens = reading.encode([(sample.inputs["text"],)], names=[f"the question about {sample.name}"])
         row = tokens.rows(torch.tensor([0]), reading.limit, pad=reading.pad, kinds=reading.kinds)
         height, width = image.shape[:2]
-        found: Encoded = {"image": self.framing.image(image, (0.0, 0.0, float(width), float(height)))}
+        if isinstance(self.framing, PatchFraming):
+            found: Encoded = self.framing(image)
+        else:
+            found = {"image": self.framing.image(image, (0.0, 0.0, float(width), float(height)))}
         found |= {name: part[0] for name, part in row.items()}
         if sample.target is not None:
             found["target"] = torch.as_tensor(np.asarray(sample.target))
@@ -41,10 +47,36 @@ class QuestionEncoder:
 
 
 @dataclass(frozen=True)
-class NormalizeImages(KeepTexts):
-    """Normalises images of a batch, without augmentation."""
+class AugmentImages(KeepTexts):
+    """Applies RandAugment to the images of a batch, if it is on, and normalises them."""
 
     normalize: Normalize
+    config: AugmentConfig
+    fill: Tensor  # colour outside of a moved image, C, 1, 1
+
+    def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:
+        """Return the batch for training."""
+        if strong and self.config.rand_ops:
+            batch = {**batch, "image": self._augment(batch["image"], batch["key"], batch.get("grid"))}
+        return super().__call__(batch, strong=strong)
+
+    def _augment(self, images: Tensor, keys: Tensor, grid: Tensor | None) -> Tensor:
+        """Return images from 0 to 1; those of patches are joined, size by size."""
+        if grid is None:
+            return self._of_one_size(images, keys)
+        found = torch.zeros(images.shape, device=images.device)
+        sizes, size_of = grid.unique(dim=0, return_inverse=True)
+        for number, (rows, columns) in enumerate(sizes.tolist()):
+            members = (size_of == number).nonzero()[:, 0]
+            changed = self._of_one_size(join_patches(images[members], rows, columns), keys[members])
+            found[members, : rows * columns] = split_patches(changed, images.shape[-1])
+        return found
+
+    def _of_one_size(self, images: Tensor, keys: Tensor) -> Tensor:
+        images = images.float()
+        for number in range(self.config.rand_ops):
+            images = Step.draw(keys, number, self.config)(images, self.fill)
+        return images / 255
 
     def plain(self, batch: Batch) -> Batch:
         """Return the batch for validation."""

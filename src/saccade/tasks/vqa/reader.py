@@ -2,7 +2,7 @@
 
 from ...data.open import Data
 from ...data.spec import InputSpec
-from ...settings import DataConfig, ModelConfig
+from ...settings import ConfigError, DataConfig, ModelConfig
 from ..reader import Reader
 from .data import AnswerTargets, open_questions
 from .hosts import QuestionHosts
@@ -24,3 +24,17 @@ class QuestionReader(Reader):
         assert isinstance(targets, AnswerTargets)
         QuestionHosts.describe_model(spec, model, dict(targets.how), pair=False)
         spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as in ViLT's image processor
+        if targets.keep_aspect:
+            patch = spec.extra["host"]["config"]["patch_size"]
+            if spec.img_size < patch:
+                raise ConfigError(
+                    f"data.img_size = {spec.img_size} was given, but a patch of {model.name} has {patch} pixels; give "
+                    "at least as many"
+                )
+            spec.extra["patch"] = patch
+
+    def check_spec(self, spec: InputSpec) -> None:
+        """Refuse an invalid side of patches."""
+        patch = spec.extra.get("patch")
+        if patch is not None and not (type(patch) is int and 1 <= patch <= spec.img_size):
+            raise ValueError("the side of patches in its spec is not a whole number up to the image's")

@@ -34,7 +34,7 @@ class AnswerQuestions(OneOf):
     Options = VqaOptions
     asked_by = ()
     rules = RULES
-    recipe = "text"
+    recipe = "vqa"
 
     # In training
 

@@ -1,0 +1,130 @@
+"""VQAv2's own files: questions and annotations in JSON, and images named as in COCO."""
+
+import json
+import re
+import string
+from pathlib import Path
+from typing import Any
+
+from ...data.split import abbreviate
+from .asked import Asked, agreement
+
+QUESTIONS, ANNOTATIONS = "questions.json", "annotations.json"  # how the names of the files end
+ROLES = ("train", "val")  # in the names of the files
+PLACES = (".", "images", "Images", "Images/mscoco")  # where the folders of images may lie
+LAYOUT = (
+    "v2_OpenEnded_mscoco_train2014_questions.json and v2_mscoco_train2014_annotations.json, the same two for val2014, "
+    "and the images in the folders train2014 and val2014"
+)
+
+# What the official evaluation makes equal before it counts who gave the same answer.
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+DIGITS = {"none": "0"} | {word: str(number) for number, word in enumerate(NUMBERS)}
+ARTICLES = ("a", "an", "the")
+NEGATED = ("are", "ca", "could", "did", "does", "do", "had", "has", "have", "is", "must", "should", "was", "were", "wo")
+SHORTENED = (
+    "he's", "how's", "i'm", "i've", "she's", "that's", "there's", "they're", "they've", "we've", "what's", "where's",
+    "who's", "wouldn't", "you're", "you've"
+)  # fmt: skip
+CONTRACTIONS = {text.replace("'", ""): text for text in (*(f"{verb}n't" for verb in NEGATED), *SHORTENED)}
+MARKS = re.compile("[" + re.escape("".join(set(string.punctuation) - set("':."))) + "]")
+
+
+def normalise(answer: str) -> str:
+    """Return an answer as the official evaluation compares it.
+
+    Lower case, no articles, digits for the words of numbers, apostrophes in contractions, no punctuation but
+    apostrophes, colons and decimal points, and no commas inside of numbers.
+    """
+    text = re.sub(r"(?<=\d),(?=\d)", "", answer.lower())
+    text = MARKS.sub(" ", re.sub(r"\.(?!\d)", "", text))
+    words = [DIGITS.get(word, word) for word in text.split() if word not in ARTICLES]
+    return " ".join(CONTRACTIONS.get(word, word) for word in words)
+
+
+def read_official(folder: Path) -> tuple[dict[str, Asked], list[str]]:
+    """Read VQAv2's training and, if there are any, validation questions; also return remarks."""
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder} does not exist; give a table of questions, or a folder with {LAYOUT}")
+    files = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]
+    asked: dict[str, Asked] = {}
+    for role in ROLES:
+        questions, annotations = (
+            [file for file in files if file.name.endswith(kind) and role in file.name]
+            for kind in (QUESTIONS, ANNOTATIONS)
+        )
+        if not questions and not annotations:
+            continue
+        if len(questions) != 1 or len(annotations) != 1:
+            found = [file.name for file in (*questions, *annotations)]
+            raise ValueError(
+                f"{folder} has {len(questions)} files of {role} questions and {len(annotations)} of {role} annotations "
+                f"({abbreviate(found)}); one of each is needed, such as {LAYOUT}"
+            )
+        asked[role] = _read_split(folder, questions[0], annotations[0])
+    if "train" not in asked:
+        raise ValueError(f"{folder} has no training questions; it should contain questions.csv, or {LAYOUT}")
+    unused = [
+        file.name for file in files if file.name.endswith(QUESTIONS) and not any(role in file.name for role in ROLES)
+    ]
+    return asked, [f"not used, since they have no answers: {abbreviate(unused)}"] if unused else []
+
+
+def _read_split(folder: Path, questions: Path, annotations: Path) -> Asked:
+    found = _rows(questions, "questions", ("question_id", "image_id", "question"))
+    answered = _rows(annotations, "annotations", ("question_id", "answers", "multiple_choice_answer"))
+    by_question = {row["question_id"]: row for row in answered}
+    without = [str(row["question_id"]) for row in found if row["question_id"] not in by_question]
+    if without or len(answered) != len(found):
+        raise ValueError(
+            f"{questions.name} has {len(found)} questions and {annotations.name} {len(answered)} annotations, and "
+            f"{len(without)} questions have none ({abbreviate(without)}); give the two files of the same split"
+        )
+    split = re.search(r"(train|val)\d{4}", questions.name)
+    if split is None:
+        raise ValueError(f"{questions.name} does not name the folder of its images, as train2014 does; rename it")
+    root = next((folder / place for place in PLACES if (folder / place / split[0]).is_dir()), None)
+    if root is None:
+        raise FileNotFoundError(
+            f"{folder} has no folder {split[0]} with the images COCO_{split[0]}_000000000000.jpg, ... that "
+            f"{questions.name} asks about; put it beside the file, or into {folder / 'images'}"
+        )
+    images = [f"{split[0]}/COCO_{split[0]}_{row['image_id']:012d}.jpg" for row in found]
+    rows = [by_question[row["question_id"]] for row in found]
+    given = [[normalise(one["answer"]) for one in row["answers"]] for row in rows]
+    # The official outputs are chosen by the answer that most people gave.
+    named = [name for row in rows if (name := normalise(row["multiple_choice_answer"]))]
+    return Asked(root, images, [row["question"] for row in found], [agreement(one) for one in given], named, questions)
+
+
+KINDS: dict[str, Any] = {
+    "question_id": int,
+    "image_id": int,
+    "question": str,
+    "answers": list,
+    "multiple_choice_answer": str,
+}
+
+
+def _rows(path: Path, key: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the rows of one file, whose fields have the right types."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON, or is cut off ({error}); download it again") from None
+    rows = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"{path} has no list {key!r}; it should be VQAv2's file as it was downloaded")
+    for number, row in enumerate(rows):
+        wrong = [name for name in names if not isinstance(row, dict) or not isinstance(row.get(name), KINDS[name])]
+        if "answers" in names and not wrong:
+            fine = row["answers"] and all(
+                isinstance(one, dict) and isinstance(one.get("answer"), str) for one in row["answers"]
+            )
+            wrong = [] if fine else ["answers"]
+        if wrong:
+            raise ValueError(
+                f"{path}: {key}[{number}] has no valid {' and '.join(wrong)}; it should have {', '.join(names)} as in "
+                "VQAv2's own file"
+            )
+    return rows

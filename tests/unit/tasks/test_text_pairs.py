@@ -1,0 +1,239 @@
+"""Single texts, pairs and truncation as each model's paper or card has them, for every class of tokenizers."""
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+import saccade
+from saccade.building.build import load_model
+from saccade.data.spec import InputSpec
+from saccade.runs.state import StateError
+from saccade.settings import ModelConfig
+from saccade.tasks.text import hosts
+from saccade.tasks.text.hosts import TextHosts
+from saccade.tasks.text.tokens import Reading, TextEncoder
+from support.texts import make_model, sentences, write_tsv
+
+LETTERS = "abcdefghij"
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+GPT = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+MERGES = [("Ġ", letter) for letter in LETTERS]
+
+
+def numbered(*words):
+    return {word: n for n, word in enumerate(words)}
+
+
+def byte_level(*special):
+    return numbered(*special, *LETTERS, "Ġ", *(f"Ġ{letter}" for letter in LETTERS))
+
+
+def bert(**more):
+    vocab = numbered("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *LETTERS.upper())
+    config = transformers.BertConfig(vocab_size=len(vocab), max_position_embeddings=32, **SMALL)
+    return config, transformers.BertTokenizer(vocab=vocab, **more)
+
+
+def roberta(**more):
+    vocab = byte_level("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    config = transformers.RobertaConfig(
+        vocab_size=len(vocab), max_position_embeddings=34, type_vocab_size=1, pad_token_id=1, **SMALL
+    )
+    return config, transformers.RobertaTokenizer(vocab=vocab, merges=MERGES, **more)
+
+
+def gpt(**more):
+    vocab = numbered("<unk>", *LETTERS, *(f"{letter}</w>" for letter in LETTERS))
+    config = transformers.OpenAIGPTConfig(vocab_size=len(vocab), **GPT)
+    return config, transformers.OpenAIGPTTokenizer(vocab=vocab, merges=[], **more)
+
+
+def gpt2(**more):
+    vocab = byte_level("<|endoftext|>")
+    config = transformers.GPT2Config(vocab_size=len(vocab), bos_token_id=0, eos_token_id=0, **GPT)
+    return config, transformers.GPT2Tokenizer(vocab=vocab, merges=MERGES, **more)
+
+
+def modernbert(**more):
+    vocab = byte_level("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    made = Tokenizer(models.BPE(vocab=vocab, merges=MERGES))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    own = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    config = transformers.ModernBertConfig(
+        vocab_size=len(vocab), max_position_embeddings=32, pad_token_id=0, cls_token_id=2, sep_token_id=3, **SMALL
+    )
+    return config, transformers.PreTrainedTokenizerFast(tokenizer_object=made, **own, **more)
+
+
+# By hand: one text, a pair, the pair's segments (None: not used), the pair cut to 8 tokens at its ends, and at its
+# starts. The class token is the first one of encoders, and the last one of decoders.
+KINDS = {
+    "bert": (
+        bert,
+        "[CLS] a b [SEP]",
+        "[CLS] a b [SEP] g [SEP]",
+        [0, 0, 0, 0, 1, 1],
+        "[CLS] a b c [SEP] g h [SEP]",
+        "[CLS] d e f [SEP] i j [SEP]",
+    ),
+    "spanbert": (
+        lambda **more: bert(do_lower_case=False, **more),
+        "[CLS] a b [SEP]",
+        "[CLS] a b [SEP] g [SEP]",
+        [0, 0, 0, 0, 1, 1],
+        "[CLS] a b c [SEP] g h [SEP]",
+        "[CLS] d e f [SEP] i j [SEP]",
+    ),
+    "roberta": (
+        roberta,
+        "<s> a Ġb </s>",
+        "<s> a Ġb </s> </s> g </s>",
+        None,
+        "<s> a Ġb </s> </s> g Ġh </s>",
+        "<s> Ġe Ġf </s> </s> Ġi Ġj </s>",
+    ),
+    "gpt": (
+        gpt,
+        "a</w> b</w> [CLS]",
+        "a</w> b</w> [SEP] g</w> [CLS]",
+        None,
+        "a</w> b</w> c</w> [SEP] g</w> h</w> i</w> [CLS]",
+        "d</w> e</w> f</w> [SEP] h</w> i</w> j</w> [CLS]",
+    ),
+    "gpt2": (
+        gpt2,
+        "a Ġb [CLS]",
+        "a Ġb [SEP] g [CLS]",
+        None,
+        "a Ġb Ġc [SEP] g Ġh Ġi [CLS]",
+        "Ġd Ġe Ġf [SEP] Ġh Ġi Ġj [CLS]",
+    ),
+    "modernbert": (
+        modernbert,
+        "[CLS] a Ġb [SEP]",
+        "[CLS] a Ġb [SEP] g [SEP]",
+        None,
+        "[CLS] a Ġb Ġc [SEP] g Ġh [SEP]",
+        "[CLS] Ġd Ġe Ġf [SEP] Ġi Ġj [SEP]",
+    ),
+}
+LONG = ("a b c d e f", "g h i j")
+
+
+def described(folder, made, *, pair, **how):
+    config, tokenizer = made
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    spec = InputSpec(("no", "yes"), 3, 224, [0.5] * 3, [0.5] * 3, task="text")
+    how = {"max_length": None, "truncate": False, "scratch": True, **how}
+    TextHosts.describe_model(spec, ModelConfig(name=str(folder)), how, pair=pair)
+    return spec
+
+
+def tokens_of(spec, *texts):
+    reading = Reading.of(spec)
+    found = reading.encode([texts])
+    made = hosts.open_tokenizer(reading.tokenizer)
+    return " ".join(made.id_to_token(number) for number in found.ids.tolist()), found.kinds.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_and_pairs_are_those_of_the_paper_or_card(tmp_path, kind):
+    make, single, pair, segments, _, _ = KINDS[kind]
+    assert tokens_of(described(tmp_path, make(), pair=False), "a b")[0] == single
+    spec = described(tmp_path, make(), pair=True)
+    found, kinds = tokens_of(spec, "a b", "g")
+    assert found == pair
+    assert Reading.of(spec).kinds == (segments is not None)
+    assert kinds == segments or segments is None
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_truncation_keeps_something_of_both_texts_on_the_tokenizers_side(tmp_path, kind, side):
+    make, _, _, _, *cut = KINDS[kind]
+    spec = described(tmp_path, make(truncation_side=side), pair=True, max_length=8, truncate=True)
+    assert tokens_of(spec, *LONG)[0] == cut[side == "left"]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_padded_on_the_right_whatever_the_tokenizer_says(tmp_path, kind, side):
+    make, _, pair, segments, _, _ = KINDS[kind]
+    spec = described(tmp_path, make(padding_side=side), pair=True)
+    reading, encode = Reading.of(spec), TextEncoder(Reading.of(spec))
+    batch = encode.collate([{"ids": t.ids, "kinds": t.kinds} for t in (reading.encode([("a b", "g")]),)])
+    length = len(pair.split())
+    assert batch["attention_mask"][0].tolist() == [1] * length + [0] * (8 - length)
+    assert batch["input_ids"][0, length:].tolist() == [reading.pad] * (8 - length)
+    if segments is not None:
+        assert batch["token_type_ids"][0].tolist() == segments + [0] * (8 - length)
+
+
+def test_a_cased_tokenizer_keeps_capitals(tmp_path):
+    assert tokens_of(described(tmp_path, KINDS["spanbert"][0](), pair=False), "A b")[0] == "[CLS] A b [SEP]"
+    assert tokens_of(described(tmp_path, bert(), pair=False), "A b")[0] == "[CLS] a b [SEP]"
+
+
+def test_a_tokenizers_own_class_token_and_separator_are_used(tmp_path):
+    config, tokenizer = gpt2(cls_token="<cls>", sep_token="<sep>")
+    config.vocab_size += 2
+    spec = described(tmp_path, (config, tokenizer), pair=True)
+    assert tokens_of(spec, "a", "g")[0] == "a <sep> g <cls>"
+    assert spec.extra["host"]["added_tokens"] == 0
+
+
+def test_a_trained_classifier_is_asked_as_it_was_trained(tmp_path):
+    config, tokenizer = gpt2()
+    transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert tokens_of(load_model(f"hf:{tmp_path}")[1], "a b")[0] == "a Ġb"
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    rows = [[text, "a film", label] for text, label in sentences(24)]
+    return write_tsv(tmp_path_factory.mktemp("rte") / "train.tsv", ["sentence1", "sentence2", "label"], rows).parent
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A decoder with a word for each letter of its own, which has neither class token nor delimiter."""
+    words = ["[UNK]", *sorted({word for text, _ in sentences(200) for word in text.split()})]
+    return make_model(tmp_path_factory.mktemp("gpt"), "gpt", vocabulary=words), words
+
+
+def train(data, model, out, **more):
+    options = {"epochs": 1, "batch_size": 8, "lr": 1e-2, "device": "cpu", "quiet": True, **more}
+    return saccade.train(str(data), task="text", model=str(model), out=out, **options)
+
+
+@pytest.mark.parametrize("plugins", [(), ("second_order:num_heads=1,head_dim=4",)])
+def test_new_embeddings_are_trained_beside_the_pretrained_ones(pairs, plain, tmp_path, plugins):
+    folder, words = plain
+    train(pairs, folder, tmp_path / "still", plugins=plugins, lr=1e-12)
+    train(pairs, folder, tmp_path / "run", plugins=plugins)
+    still, moved = (
+        load_model(tmp_path / name)[0].transformer.tokens_embed.weight.detach() for name in ("still", "run")
+    )
+    own = transformers.OpenAIGPTModel.from_pretrained(folder).tokens_embed.weight
+    assert still.shape == moved.shape == (len(words) + 2, 16)
+    torch.testing.assert_close(still[: len(words)], own)
+    assert still[len(words) :].std().item() == pytest.approx(0.02, rel=0.5)
+    assert (moved - still)[len(words) :].abs().amax(1).min() > 1e-3
+
+
+def test_runs_of_earlier_versions_answer_as_they_did_and_are_not_resumed(pairs, plain, tmp_path, monkeypatch):
+    folder, words = plain
+    with monkeypatch.context() as before:
+        before.setattr(hosts, "mark_spec", lambda spec, reading, **_: reading)
+        train(pairs, folder, tmp_path / "run")
+    spec = load_model(tmp_path / "run")[1]
+    del spec.extra["tokens"]["cut_left"]  # which they do not have
+    assert Reading.of(spec).encode([("good", "a film")]).ids.tolist() == [words.index(w) for w in ("good", "a", "film")]
+    with pytest.raises(StateError, match=r"description of its inputs and outputs changed: .*tokens\.tokenizer"):
+        saccade.train(resume=tmp_path / "run", quiet=True)
