@@ -1,4 +1,4 @@
-"""The image's own frame: square outputs at the original size, and annotations of any size as runs of equal values."""
+"""The image's own frame: boxes of the square in the original's pixels, and annotations of any size as runs."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,31 +11,6 @@ from torch import Tensor
 from .framing import Encoded, fitted
 
 PIXELS = 2**22  # most pixels of images that are processed at once, unless a single one has more
-SCORES = 2**22  # most resized scores in memory
-
-
-def own_classes(scores: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return the class with the highest score for each pixel of letterboxed images, B, H, W int16.
-
-    Scores are resized bilinearly, a strip of rows at a time, so that memory does not grow with the image.
-
-    Args:
-        scores: scores of the square, B, K, S, S.
-        size: height and width of the original images.
-    """
-    (height, width), (batch, classes, _, side) = size, scores.shape
-    left, top, wide, high = fitted(height, width, side)
-    inside = scores[..., top : top + high, left : left + wide]
-    at = ((torch.arange(height, device=scores.device) + 0.5) * (high / height) - 0.5).clamp(0, high - 1)
-    above = at.long()
-    below, share = (above + 1).clamp(max=high - 1), (at - above)[:, None].to(scores.dtype)
-    found = torch.empty(batch, height, width, dtype=torch.int16, device=scores.device)
-    for rows in torch.arange(height).split(max(SCORES // (batch * classes * width), 1)):
-        part = slice(int(rows[0]), int(rows[-1]) + 1)
-        strip = torch.lerp(inside[..., above[part], :], inside[..., below[part], :], share[part])
-        strip = F.interpolate(strip, (len(rows), width), mode="bilinear", align_corners=False)
-        found[:, part] = strip.max(1).indices  # on a CPU ten times as fast as argmax
-    return found
 
 
 def own_boxes(boxes: Tensor, size: tuple[int, int], side: int) -> Tensor:

@@ -13,7 +13,7 @@ from sklearn.metrics import confusion_matrix
 import saccade
 from saccade.comparison.conclude.evidence import read_evidence, same_samples
 from saccade.data import frame
-from saccade.data.frame import by_size, from_runs, own_classes, pad_runs, to_runs
+from saccade.data.frame import by_size, from_runs, pad_runs, to_runs
 from saccade.data.spec import InputSpec
 from saccade.deployment.judge import measure
 from saccade.deployment.predictor import open_predictor
@@ -23,6 +23,7 @@ from saccade.evaluation.opening import EvaluationError
 from saccade.runs.run import Run, RunError
 from saccade.runs.weights import save_tensors
 from saccade.tasks import Segment
+from saccade.tasks.segmentation import testing
 from saccade.tasks.segmentation.metrics import borders, confusions, mean_iou
 from support.masks import make_pair, save_mask
 
@@ -40,11 +41,11 @@ def test_classes_are_those_of_scores_resized_to_the_image(size, monkeypatch):
     scores = torch.randn(2, 5, side, side, generator=torch.Generator().manual_seed(0))
     inside = scores[:, :, top : top + high, left : left + wide]
     want = F.interpolate(inside, size, mode="bilinear", align_corners=False).argmax(1)
-    found = own_classes(scores, size)
+    found = testing.own_classes(scores, size)
     assert found.shape == (2, height, width)
     assert (found == want).float().mean() > 0.9999  # but for scores that are equal to the last digit
-    monkeypatch.setattr(frame, "SCORES", 3 * 2 * 5 * width)  # three rows at a time
-    assert torch.equal(own_classes(scores, size), found)
+    monkeypatch.setattr(testing, "SCORES", 3 * 2 * 5 * width)  # three rows at a time
+    assert torch.equal(testing.own_classes(scores, size), found)
 
 
 def test_runs_hold_masks_of_any_size():

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 
 from ...data.feed import Expand
-from ...data.frame import own_classes
 from ...data.framing import Encoder, unfit
 from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
 from .augment import CropAugment
 from .data import MaskEncoder
+from .testing import own_classes
 
 
 class SegmentationCodec(Codec):

@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...data.frame import PIXELS, by_size, from_runs, own_classes
+from ...data.frame import PIXELS, by_size, from_runs
 from ...data.geometry import OUTSIDE
 from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
 from ..page import choose_shown
+from .testing import own_classes
 
 SINGLE = 40  # most classes with separate metrics
 CONFUSED = 64  # most classes for which confusions are stored
