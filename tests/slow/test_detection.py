@@ -1,9 +1,14 @@
 """Detectors learn ten images by heart, die without a trace, and stand on any backbone."""
 
+import json
+
 import pytest
 import torch
 
+import saccade
+from saccade.deployment.writers import write_predictions
 from support.by_heart import HEADS, learn_by_heart
+from support.coco import coco_stats
 from support.objects import make_objects
 from support.trainings import assert_same_end, kill_plan, settings, train_with_kills
 
@@ -15,6 +20,16 @@ def test_ten_images_are_learned_by_heart(tmp_path, name):
     found = learn_by_heart(name, tmp_path, device="cuda" if torch.cuda.is_available() else "cpu")
     assert found["val_ap50"] > 0.9
     assert "val_mask_ap50" not in found or found["val_mask_ap50"] > 0.9
+    truth = json.loads((tmp_path / "set" / "val.json").read_text())
+    files = {str(tmp_path / "set" / one["file_name"]): one["id"] for one in truth["images"]}
+    write_predictions(saccade.predict(tmp_path / "run", list(files)), out=tmp_path / "p.json", form="coco")
+    written = json.loads((tmp_path / "p.json").read_text())
+    ids = {one["id"]: files[one["file_name"]] for one in written["images"]}
+    for start, kind, other in (("", "bbox", "segmentation"), ("mask_", "segm", "bbox")):
+        if f"val_{start}ap" in found:  # saccade's numbers are those of the predicted file
+            said = [one | {"image_id": ids[one["image_id"]]} for one in written["annotations"]]
+            stats = coco_stats(truth, [{key: one[key] for key in one if key != other} for one in said], kind)
+            assert found[f"val_{start}ap"] == pytest.approx(stats[0], abs=1e-3)
 
 
 @pytest.mark.parametrize(

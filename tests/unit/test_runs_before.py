@@ -77,3 +77,6 @@ def test_a_killed_run_ends_as_the_one_that_was_not(task, before, tmp_path):
         if machine() == (before / "machine.txt").read_text():
             assert torch.equal(value, theirs[name]), name
         torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=1e-4)
+    ours, theirs = (json.loads((one / "summary.json").read_text()) for one in (run, before / task))
+    assert "frame" not in ours["validation"]  # masks are still counted in the square
+    assert ours[f"val_{ours['primary']}"] == pytest.approx(theirs[f"val_{ours['primary']}"], rel=1e-3)

@@ -7,6 +7,8 @@ from typing import Any
 
 from .framing import Framing
 
+IMAGE = "image"  # the frame of answers and metrics: the original image
+
 
 @dataclass
 class InputSpec:
@@ -38,6 +40,11 @@ class InputSpec:
     def classes(self) -> tuple[str, ...]:
         """The outputs of a single-label task."""
         return self.outputs
+
+    @property
+    def own_frame(self) -> bool:
+        """Whether answers and metrics are in the original images' pixels, not the square's as in earlier versions."""
+        return self.framing.fit and self.extra.get("frame") == IMAGE
 
     @property
     def framing(self) -> Framing:
@@ -73,6 +80,12 @@ class InputSpec:
             task=values.get("task", "classify"),
             extra=dict(values.get("extra", {})),
         )
+
+
+def check_frame(spec: InputSpec) -> None:
+    """Raise ValueError for a frame that this version does not know."""
+    if (frame := spec.extra.get("frame", IMAGE)) != IMAGE:
+        raise ValueError(f"extra.frame = {frame!r}; it must be {IMAGE!r}, or be left out")
 
 
 def are_numbers(values: Any, count: int) -> bool:

@@ -217,7 +217,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
             with served.batcher.coming():
                 image, size = await state.read(form, served)
         row = await served.batcher.submit(image, disconnected=request.is_disconnected)
-        return JSONResponse(served.answer(row, size, options["top"] or 5))
+        return JSONResponse(await asyncio.to_thread(served.answer, row, size, options["top"] or 5))
 
     @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
     async def explain(request: Request, model: Which = None, views: Views = None) -> Response:

@@ -57,8 +57,9 @@ class Predictor(ABC):
     def rows(self, images: Tensor) -> np.ndarray:
         """Return decoded outputs for framed images, uint8 B, C, S, S; thread-safe.
 
-        One row an image, as for `predictor.presenter.describe`: class probabilities, label probabilities, or numbers in
-        their units.
+        One row an image: class probabilities, label probabilities, or numbers in their units, as for
+        `predictor.presenter.describe`; scores of pixels or objects, which `predictor.codec.unframe` transforms to the
+        original image first.
         """
         raw = self.outputs(self.check(images) if self.task.reader.reads == "image" else images)
         try:

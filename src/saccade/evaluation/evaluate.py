@@ -8,6 +8,7 @@ from typing import Any
 
 from ..data.image import Fault, count_bad
 from ..data.source import Source
+from ..data.spec import IMAGE
 from ..data.split import abbreviate
 from ..statistics.bootstrap import RESAMPLES, Resampled, ResampledDifference
 from .asking import FramedImages, ProgressBars, collect_outputs
@@ -196,6 +197,7 @@ def _evaluated(judge: Judge, numbers: Mapping[str, Resampled], source: Source) -
         target=model.target,
         parameters=sum(p.numel() for p in model.loaded.model.parameters()),
         img_size=model.spec.img_size,
+        frame=IMAGE if model.spec.own_frame else None,
         metrics={name: found.estimate() for name, found in numbers.items()},
         sections=tuple(judge.sections(source)),
         **judge.details(),

@@ -19,6 +19,7 @@ class Evaluated:
         target: argument that it was opened by.
         parameters: number of the model's parameters.
         img_size: side of its images.
+        frame: "image" if metrics are in the original images' pixels; None for other tasks and earlier versions' models.
         metrics: metrics by name.
         classes: per-class scores; empty if images have several right classes, and for other tasks.
         reliability: confidence bins; empty for other tasks.
@@ -29,6 +30,7 @@ class Evaluated:
     target: str
     parameters: int
     img_size: int
+    frame: str | None
     metrics: dict[str, Estimate]
     classes: list[Score] = field(default_factory=list)
     reliability: list[Bin] = field(default_factory=list)

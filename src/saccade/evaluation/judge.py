@@ -51,7 +51,7 @@ class Judge:
 
     @classmethod
     def check(cls, models: Sequence[EvaluatedModel], options: ClassOptions) -> None:
-        """Refuse models with different outputs, and options that do not apply to their task."""
+        """Refuse models with different outputs or frames, and options that do not apply to their task."""
         first = models[0]
         if options.labels is not None or options.subset is not None:
             raise EvaluationError(
@@ -64,6 +64,13 @@ class Judge:
                     f"{first.name} predicts {abbreviate(first.spec.outputs)} and {other.name} predicts "
                     f"{abbreviate(other.spec.outputs)}; compared runs must have the same outputs: evaluate them one "
                     "by one"
+                )
+            if other.spec.own_frame != first.spec.own_frame:
+                older, newer = (first, other) if other.spec.own_frame else (other, first)
+                raise EvaluationError(
+                    f"metrics of {older.name} count pixels of the model's square, as earlier versions did, and those "
+                    f"of {newer.name} pixels of the original images; evaluate them one by one, or train "
+                    f"{older.name} again"
                 )
 
     @classmethod

@@ -52,6 +52,7 @@ class Evaluation(Findings):
                 "target": run.target,
                 "parameters": run.parameters,
                 "img_size": run.img_size,
+                "frame": run.frame,
                 "metrics": {key: asdict(found) for key, found in run.metrics.items()},
                 "classes": [_class_record(score) for score in run.classes],
                 "reliability": [found._asdict() for found in run.reliability],

@@ -155,7 +155,8 @@ def _explain(
     images, pixels = loaded.normalize(framed), [to_pixels(one) for one in framed]
     tell("recording the model")
     captured, recorded = _run(loaded, images)
-    answers = _name(loaded, captured, len(images))
+    sizes = [(pixels.shape[0], pixels.shape[1]) for _, pixels in named]
+    answers = _name(loaded, captured, sizes)
     request = replace(request, count=len(images), images=images, pixels=pixels, answers=answers)
     request = replace(request, captured=restrict(captured, layers), recorded=recorded)
     found = []
@@ -166,7 +167,7 @@ def _explain(
     others: list[Answer | None] = [None] * len(images)
     if other is not None and same_outputs(loaded, other):
         second = other.normalize(torch.stack([other.frame(pixels) for _, pixels in named]))
-        others = _name(other, _run(other, second)[0], len(images))
+        others = _name(other, _run(other, second)[0], sizes)
     return [
         ExplainedSample(
             name,
@@ -181,14 +182,15 @@ def _explain(
     ]
 
 
-def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | None]:
-    """Return the answer for each image; None if the model has none for whole images."""
+def _name(model: LoadedModel, captured: Captured, sizes: Sequence[tuple[int, int]]) -> list[Answer | None]:
+    """Return the answer for each image of the given original size; None if the model has none for whole images."""
+    count = len(sizes)
     output = find_logits(captured.output, count)
     given = read_output(captured.output)
     objects = model.task.presenter.boxes and isinstance(given, Tensor) and given.ndim == 3 and len(given) == count
     if output is None and (objects or (model.task.presenter.masks and is_dense(given))):
         output = given
-    return [None] * count if output is None else [*name_answers(output, model)]
+    return [None] * count if output is None else [*name_answers(output, model, sizes)]
 
 
 def _run(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Recorded]:

@@ -34,8 +34,12 @@ def find_logits(output: Any, count: int) -> Tensor | None:
     return logits if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == count else None
 
 
-def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
-    """Return answers with names, for logits B, K or objects; unnamed classes get numbers."""
+def name_answers(output: Tensor, model: LoadedModel, sizes: Sequence[tuple[int, int]]) -> list[Answer]:
+    """Return answers with names, for logits B, K, masks or objects; unnamed classes get numbers.
+
+    Args:
+        sizes: height and width of the original images.
+    """
     spec, count = model.spec, len(model.spec.outputs) if model.task.presenter.boxes else output.shape[1]
     if not spec.outputs:
         spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
@@ -45,8 +49,9 @@ def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
             f"{model.name} has {count} outputs, but {len(spec.outputs)} {presenter.outputs_key} are named; give the "
             "weights of the run that the names belong to, or a shape= with as many names"
         )
-    rows = model.task.codec(spec).read_output(output.float().cpu().numpy())
-    return [presenter.describe(row, top=BEST) for row in rows]
+    codec = model.task.codec(spec)
+    rows = codec.read_output(output.float().cpu().numpy())
+    return [presenter.describe(codec.unframe(row, size), top=BEST) for row, size in zip(rows, sizes, strict=True)]
 
 
 class Pooled(nn.Module):

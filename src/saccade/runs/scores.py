@@ -29,6 +29,8 @@ class Scores:
     names: tuple[str, ...]  # names of the samples; empty in runs of earlier versions
     metrics: Mapping[str, MetricSpec]  # specifications of the metrics by name
     primary: str  # name of the primary metric
+    # whether records are in the original images' pixels; of other tasks and earlier versions they are not
+    own_frame: bool = False
 
     @property
     def groups(self) -> np.ndarray | None:
@@ -58,7 +60,7 @@ def read_scores(path: Path) -> Scores:
         spec = InputSpec.from_dict(about["spec"])
         metrics = {one.name: one for one in find_task(spec.task).metrics.metric_specs(spec) if one.column in columns}
         names = columns.pop(NAMES).tobytes().decode().split("\0")[:-1]
-        return Scores(columns, columns.pop(PLACE), tuple(names), metrics, about["primary"])
+        return Scores(columns, columns.pop(PLACE), tuple(names), metrics, about["primary"], spec.own_frame)
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error})") from None
 

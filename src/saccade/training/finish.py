@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.image import count_bad
+from ..data.spec import IMAGE
 from ..report.page import show_facts
 from ..runs.run import Run
 from ..runs.scores import save_scores
@@ -77,7 +78,11 @@ def finish(loop: Loop, run: Run, parts: TrainingParts, record: dict[str, Any], *
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
             **loop.kernels(),
-            "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
+            "validation": {
+                "samples": len(measured),
+                "fingerprint": parts.identity["validation"][1],
+                **({"frame": IMAGE} if parts.spec.own_frame else {}),
+            },
             "data": parts.data.name,
             "classes": list(parts.spec.outputs),
             "bad_samples": loop.unreadable(),

@@ -35,6 +35,7 @@ class RestorableStep(Step):
             self._refuse_to_lose()
             return
         self._refuse_other_data(state.record["data"])
+        self._keep_frame(state.record["data"])
         for name, value in self.task.state_dict().items():
             fill(value, state.tensors[f"task.{name}"])
         tensors = {name[6:]: v for name, v in state.tensors.items() if name.startswith("optim.")}
@@ -72,6 +73,12 @@ class RestorableStep(Step):
                 f"the starting point of {self.run.path} has changed: {'; '.join(changes)}. Restore it, or start a "
                 f"new run; it can start from this run's weights: --checkpoint {self.run.path}"
             )
+
+    def _keep_frame(self, saved: dict[str, Any]) -> None:
+        """Go on counting a run of an earlier version in the model's square."""
+        if "extra.frame" not in saved.get("spec", {}):
+            self.parts.spec.extra.pop("frame", None)
+            self.parts.identity["spec"].pop("extra.frame", None)
 
     def _refuse_to_lose(self) -> None:
         if self.run.metrics() or self.run.finished():

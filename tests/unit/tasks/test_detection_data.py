@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pycocotools.mask
 import pytest
 import torch
 from PIL import Image
@@ -448,9 +449,8 @@ def test_runs_are_packed_as_coco_packs_them():
 
 
 def test_polygons_are_filled_as_coco_fills_them():
-    tools = pytest.importorskip("pycocotools.mask")
     polygons = [[3.5, 2.0, 30.2, 5.7, 20.0, 28.0], [31, 31, 39, 31, 35, 38]]
-    theirs = tools.decode(tools.merge(tools.frPyObjects(polygons, 40, 44)))
+    theirs = pycocotools.mask.decode(pycocotools.mask.merge(pycocotools.mask.frPyObjects(polygons, 40, 44)))
     np.testing.assert_array_equal(to_mask(polygons, (40, 44)), theirs.astype(bool))
 
 

@@ -1,12 +1,11 @@
 """Average precision from records of images: the same as COCO's own code gives."""
 
-import contextlib
-import io
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pycocotools import mask as tools
 
 from saccade.data.spec import InputSpec
 from saccade.tasks.detection.boxes import areas
@@ -19,6 +18,7 @@ from saccade.tasks.detection.metrics import (
     match_image,
 )
 from saccade.tasks.detection.regions import box_mask, paint_objects
+from support.coco import coco_stats
 
 SIDE, KEPT = 256, 40
 
@@ -97,9 +97,6 @@ def records_of(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np
 
 def coco_numbers(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np.ndarray:
     """Return the twelve numbers of pycocotools; masks are given to it as runs."""
-    coco = pytest.importorskip("pycocotools.coco")
-    evaluation = pytest.importorskip("pycocotools.cocoeval")
-    tools = pytest.importorskip("pycocotools.mask")
     truth = {"images": [], "annotations": [], "categories": [{"id": kind + 1, "name": str(kind)} for kind in range(3)]}
     answers = []
 
@@ -124,15 +121,7 @@ def coco_numbers(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> 
         for place, (box, kind, score) in enumerate(zip(one["where"], one["kinds"], one["scores"], strict=True)):
             here = described(image, kind, box, pasted[place] if masks else None)
             answers.append({key: value for key, value in here.items() if key != "area"} | {"score": float(score)})
-    with contextlib.redirect_stdout(io.StringIO()):
-        known = coco.COCO()
-        known.dataset = truth
-        known.createIndex()
-        measured = evaluation.COCOeval(known, known.loadRes(answers), "segm" if masks else "bbox")
-        measured.evaluate()
-        measured.accumulate()
-        measured.summarize()
-    return measured.stats
+    return coco_stats(truth, answers, "segm" if masks else "bbox")
 
 
 @pytest.mark.parametrize(("seed", "masks"), [(0, False), (1, False), (2, False), (0, True)])

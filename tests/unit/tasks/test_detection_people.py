@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pycocotools.coco import COCO
 
 import saccade
 from saccade.building.build import build_model
@@ -126,10 +127,9 @@ def test_predict_writes_coco_csv_lines_and_drawings(trained, tmp_path):
 
 
 def test_answers_can_be_read_by_cocos_own_tools(trained, tmp_path):
-    coco = pytest.importorskip("pycocotools.coco")
     data, run = trained
     write_predictions(saccade.predict(run.path, data / "images" / "val"), out=tmp_path / "p.json", form="coco")
-    whole = coco.COCO(str(tmp_path / "p.json"))
+    whole = COCO(str(tmp_path / "p.json"))
     found = whole.loadAnns(whole.getAnnIds())
     assert whole.annToMask(found[0]).shape == (64, 64)
 

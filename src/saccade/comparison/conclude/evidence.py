@@ -118,7 +118,17 @@ def _digest(run: Run, scores: Scores) -> str:
 
 
 def same_samples(arms: Mapping[str, Evidence]) -> bool:
-    """Return whether all runs have the same validation images; refuse if they differ between arms of one seed."""
+    """Return whether all runs have the same validation images; refuse if they differ between arms of one seed.
+
+    Runs that count in different frames are refused too.
+    """
+    frames = {scores.own_frame: name for name, arm in arms.items() for scores in arm.samples.values()}
+    if len(frames) > 1:
+        raise RunError(
+            f"runs of {frames[False]} count pixels of the model's square, as earlier versions did, and those of "
+            f"{frames[True]} pixels of the original images; only runs of one version can be compared: start again in "
+            "another directory"
+        )
     everywhere = {arm.fingerprint(seed) for arm in arms.values() for seed in arm.seeds}
     for seed in sorted({seed for arm in arms.values() for seed in arm.seeds}):
         found = {name: arm.fingerprint(seed) for name, arm in arms.items() if seed in arm.seeds}

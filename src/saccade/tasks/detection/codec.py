@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from ...data.feed import Expand
-from ...data.framing import Encoder, fitted
+from ...data.frame import own_boxes
+from ...data.framing import Encoder
 from ...data.spec import InputSpec
 from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
@@ -20,11 +21,11 @@ class DetectionCodec(Codec):
     """Encodes images and objects, and decodes outputs."""
 
     output = "objects"
-    target_names = ("boxes", "labels", "crowd", "mask")
+    target_names = ("boxes", "labels", "crowd", "mask", "own_boxes", "mask_values", "mask_runs")
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
         """Return the encoder of images and objects; crops are made on the device."""
-        return ObjectEncoder(self.spec.framing)
+        return ObjectEncoder(self.spec.framing, own=augment is None and self.spec.own_frame)
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return the augmentation, which makes training crops."""
@@ -49,9 +50,7 @@ class DetectionCodec(Codec):
         Objects in the letterbox padding are removed.
         """
         height, width = size
-        left, top, wide, high = fitted(height, width, self.spec.img_size)
-        moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
-        boxes = (moved * np.array([width, height, width, height])).astype(row.dtype)
+        boxes = own_boxes(torch.from_numpy(row[:, :4]).double(), size, self.spec.img_size).numpy().astype(row.dtype)
         found = np.concatenate([boxes, row[:, 4:]], axis=1)
         inside = boxes.clip(0, [width, height] * 2)
         found[(inside[:, 2:] <= inside[:, :2]).any(1), LABEL] = -1

@@ -9,7 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ...data.frame import pad_runs, to_runs
 from ...data.framing import Encoded, ImageEncoder
 from ...data.image import BadSample
 from ...data.source import Names, Sample
@@ -227,7 +229,13 @@ class ObjectEncoder(ImageEncoder):
     """Encodes boxes, and masks as maps of object numbers in layers.
 
     A map is 1 at the first object, 2 at the second and so on, 0 at none, and -1 outside of the image.
+
+    Args:
+        own: also give the objects in pixels of the original image: `own_boxes`, and the maps at its size as runs,
+            `mask_values` and `mask_runs`.
     """
+
+    own: bool = False
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors, with boxes clipped to the image."""
@@ -244,7 +252,15 @@ class ObjectEncoder(ImageEncoder):
             sample = sample._replace(target=target)
         found = super().__call__(sample, word)
         found["size"] = torch.tensor(size)
+        if self.own and isinstance(target, Mapping):
+            found["own_boxes"] = torch.from_numpy(target["boxes"].copy())
+            if "mask" in target:
+                found["mask_values"], found["mask_runs"] = to_runs(target["mask"])
         return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
+
+    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
+        """Stack samples into a batch; runs are padded."""
+        return super().collate(pad_runs(samples))
 
 
 def _other_size(listed: tuple[int, int] | None, size: tuple[int, int]) -> str | None:

@@ -1,5 +1,6 @@
 """Drawing of objects: masks, boxes and names."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -36,15 +37,21 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Te
     return pasted >= THRESHOLD
 
 
+def paste_part(mask: Tensor, box: Tensor, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """Resize a mask, side, side, to its box; return the part inside the image, h, w bool, and its row and column."""
+    ends = box.tolist()
+    left, top = (max(math.floor(side), 0) for side in ends[:2])
+    right, bottom = min(math.ceil(ends[2]), size[1]), min(math.ceil(ends[3]), size[0])
+    if right <= left or bottom <= top:
+        return mask.new_zeros((0, 0), dtype=torch.bool), (0, 0)
+    moved = box.double() - box.new_tensor([left, top, left, top])
+    return paste_masks(mask[None], moved[None], (bottom - top, right - left))[0], (top, left)
+
+
 def to_runs(cells: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> str:
     """Return an object's mask in COCO's compressed RLE."""
-    left, top = (max(int(side), 0) for side in np.floor(box[:2]))
-    right, bottom = (int(side) for side in np.minimum(np.ceil(box[2:]), size[::-1]))
-    if right <= left or bottom <= top:
-        return pack_runs(np.zeros((0, 0)), size=size)
-    moved = torch.from_numpy(box - np.array([left, top, left, top])).float()[None]
-    part = paste_masks(torch.from_numpy(np.ascontiguousarray(cells))[None], moved, (bottom - top, right - left))
-    return pack_runs(part[0].numpy(), corner=(top, left), size=size)
+    part, corner = paste_part(torch.from_numpy(np.ascontiguousarray(cells)), torch.from_numpy(box), size)
+    return pack_runs(part.numpy(), corner=corner, size=size)
 
 
 def draw_objects(

@@ -28,7 +28,8 @@ class ShownMetrics(DetectionMetrics):
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the records, `answers` (B, K, 7), `objects` (B, N, 3) and the `masks` with the highest scores."""
-        found = super().measure(answers, batch)
+        answers, batch = self.in_frame(answers, batch)
+        found = self.records(answers, batch)
         kinds, scores = [], []
         for place in range(len(batch["labels"])):
             kind, score = classify_errors(
@@ -40,10 +41,9 @@ class ShownMetrics(DetectionMetrics):
         parts = [answers["boxes"], answers["scores"][..., None], answers["labels"][..., None]]
         found["answers"] = torch.cat([*(one.float().cpu() for one in parts), torch.stack(kinds)[..., None].float()], -1)
         labels = torch.where(batch["crowd"].bool(), -1, batch["labels"]).float().cpu()
-        scale = self.side(batch) / batch["size"].amax(1).float()
-        area = (areas(batch["boxes"].float()) / scale[:, None] ** 2).cpu()
+        area = (areas(batch["boxes"].float()) / self.scales(batch)[:, None] ** 2).float().cpu()
         found["objects"] = torch.stack([labels, torch.stack(scores), area], -1)
-        found["side"] = torch.full((len(area),), self.side(batch))
+        found["side"] = torch.full((len(area),), 0 if self.own_frame else self.side(batch))
         if "masks" in answers:
             found["masks"] = (255 * answers["masks"][:, :SHOWN_MASKS]).to(torch.uint8).cpu()
         return found

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.frame import from_runs, own_boxes
 from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
-from .boxes import areas, intersections
-from .drawing import paste_masks
-from .objects import unpack_masks
+from .boxes import areas, clip, intersections
+from .masks import mask_intersections
 
 OVERLAPS = tuple(0.5 + 0.05 * step for step in range(10))
 RECALLS = np.linspace(0, 1, 101)
@@ -58,7 +58,7 @@ class DetectionMetrics(Metrics):
 
     def __init__(self, spec: InputSpec) -> None:
         super().__init__(spec)
-        self.masks, self._side = bool(spec.extra.get("masks")), spec.img_size
+        self.masks, self._side, self.own_frame = bool(spec.extra.get("masks")), spec.img_size, spec.own_frame
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
@@ -74,16 +74,37 @@ class DetectionMetrics(Metrics):
         """Return the side of a batch's square images."""
         return batch["image"].shape[-1] if "image" in batch else self._side
 
+    def scales(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the size of each image in the metrics' frame relative to the original, B float64."""
+        sizes = batch["size"].amax(1).double()
+        return torch.ones_like(sizes) if self.own_frame else self.side(batch) / sizes
+
+    def in_frame(
+        self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Return answers and batch with boxes in pixels of the original images, without objects in the padding."""
+        if not self.own_frame:
+            return answers, batch
+        moved = {name: answers[name].clone() for name in ("boxes", "scores", "labels")}
+        for place, size in enumerate(batch["size"].tolist()):
+            boxes = own_boxes(moved["boxes"][place].double(), size, self.side(batch))
+            outside = areas(clip(boxes, size)) <= 0
+            moved["boxes"][place], moved["scores"][place][outside], moved["labels"][place][outside] = boxes, 0.0, -1
+        return {**answers, **moved}, {**batch, "boxes": batch["own_boxes"]}
+
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return `records`, B, R, columns, and `mask_records` if there are masks."""
-        with torch.autocast(batch["labels"].device.type, enabled=False):  # pixels are counted exactly
-            return self._measure(answers, batch)
+        return self.records(*self.in_frame(answers, batch))
 
-    def _measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def records(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the measurements of answers and objects in one frame."""
+        with torch.autocast(batch["labels"].device.type, enabled=False):  # pixels are counted exactly
+            return self._records(answers, batch)
+
+    def _records(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found: dict[str, list[np.ndarray]] = {"records": [], **({"mask_records": []} if self.masks else {})}
-        side = self.side(batch)
-        for place in range(len(batch["labels"])):
-            scale = side / float(batch["size"][place].max())
+        scales = self.scales(batch).tolist()
+        for place, (height, width) in enumerate(batch["size"].tolist()):
             boxes, truth = answers["boxes"][place].double(), batch["boxes"][place].double()
             labels = batch["labels"][place]
             there = labels >= 0
@@ -93,16 +114,20 @@ class DetectionMetrics(Metrics):
                 "truth": labels[there].cpu().numpy(),
                 "crowd": batch["crowd"][place][there].cpu().numpy(),
                 "rows": len(labels),
+                "scale": scales[place],
             }
             truth = truth[there]
-            shared = intersections(boxes, truth)
-            found["records"].append(_record(shared, areas(boxes), areas(truth), scale=scale, **common))
+            if self.own_frame:
+                boxes = clip(boxes, (height, width))
+            found["records"].append(_record(intersections(boxes, truth), areas(boxes), areas(truth), **common))
             if self.masks:
-                pasted = paste_masks(answers["masks"][place], answers["boxes"][place], side).flatten(1).float()
                 numbers = torch.arange(1, len(labels) + 1, device=labels.device)[there]
-                real = unpack_masks(batch["mask"][place], numbers).flatten(1).float()
-                own, theirs = pasted.sum(1).double(), real.sum(1).double()
-                found["mask_records"].append(_record((pasted @ real.T).double(), own, theirs, scale=scale, **common))
+                maps = batch["mask"][place]
+                if self.own_frame:
+                    values, lengths = (batch[name][place : place + 1] for name in ("mask_values", "mask_runs"))
+                    maps = from_runs(values, lengths, (len(maps), height, width))[0]
+                parts = {name: answers[name][place] for name in ("masks", "boxes", "labels")}
+                found["mask_records"].append(_record(*mask_intersections(maps, numbers, **parts), **common))
         return {name: torch.from_numpy(np.stack(records)) for name, records in found.items()}
 
     def scores(self) -> dict[str, Tensor]:

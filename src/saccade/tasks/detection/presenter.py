@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from ...data.framing import fitted
+from ...data.frame import own_boxes
 from ...report.chart import line_chart
 from ...report.markup import join, shorten
 from ...report.page import Section, paragraph, table
@@ -172,14 +173,13 @@ def _answers(
     least: float,
     side: int,
 ) -> list[dict[str, Any]]:
-    """Transform objects from the model's square to the image's pixels."""
-    left, top, wide, high = fitted(*size, side)
-    scale = np.array([size[1] / wide, size[0] / high] * 2)
+    """Return the objects of an image in its pixels; those of earlier versions are in a square of the given side."""
+    boxes = own_boxes(torch.from_numpy(rows[:, :4]), size, side).numpy() if side else rows[:, :4]
     found = []
     for place, row in enumerate(rows):
         if row[KIND] == NONE or row[4] < least:
             continue
-        box = (row[:4] - np.array([left, top, left, top])) * scale
+        box = boxes[place]
         inside = box.clip(0, [size[1], size[0]] * 2).tolist()
         one = {"class": outputs[int(row[5])], "score": float(row[4]), "box": inside}
         if masks is not None and place < len(masks):

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...data.open import Data
 from ...data.source import Stream
-from ...data.spec import InputSpec
+from ...data.spec import IMAGE, InputSpec, check_frame
 from ...settings import DataConfig, ModelConfig
 from ..reader import Reader
 from .anchors import FINEST, halvings_for
@@ -54,7 +54,8 @@ class DetectionReader(Reader):
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
         """Use letterboxing; store whether there are masks, the scale of crops and the thresholds."""
-        spec.extra["fit"], spec.shorter = True, None
+        spec.extra |= {"fit": True, "frame": IMAGE}
+        spec.shorter = None
         targets = None if isinstance(data.train, Stream) else data.train.targets
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
         side = targets.small_side(spec.img_size) if isinstance(targets, BoxTargets) else None
@@ -62,7 +63,8 @@ class DetectionReader(Reader):
         spec.extra |= {"scale": list(self.options.scale)} | filter_options(self.options)
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse invalid thresholds, and models that cannot be built."""
+        """Refuse unknown frames, and invalid thresholds."""
+        check_frame(spec)
         for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000), ("halvings", 0, 10)):
             value = spec.extra.get(name)
             if value is not None and not (type(value) in (int, float) and low <= value <= high):

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ...data.frame import pad_runs, to_runs
 from ...data.framing import Encoded, ImageEncoder
 from ...data.image import BadSample, decode_values
 from ...data.source import Names, Sample
@@ -118,7 +120,13 @@ class MaskTargets(Targets):
 
 @dataclass(frozen=True)
 class MaskEncoder(ImageEncoder):
-    """Encodes images and masks."""
+    """Encodes images and masks.
+
+    Args:
+        own: also give the images' `size`, and their masks at that size as runs, `mask_values` and `mask_runs`.
+    """
+
+    own: bool = False
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors, the mask as int16."""
@@ -127,7 +135,17 @@ class MaskEncoder(ImageEncoder):
             if mask.shape != image.shape[:2]:
                 raise other_size(sample.name, mask.shape, image.shape[:2])
         found = super().__call__(sample, word)
-        return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
+        if "mask" not in found:
+            return found
+        found["mask"] = found["mask"].to(torch.int16)
+        if self.own:
+            found["mask_values"], found["mask_runs"] = to_runs(mask)
+            found["size"] = torch.tensor(mask.shape)
+        return found
+
+    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
+        """Stack samples into a batch; runs are padded."""
+        return super().collate(pad_runs(samples))
 
 
 def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadSample:

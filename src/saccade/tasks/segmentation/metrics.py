@@ -1,6 +1,6 @@
 """Metrics of segmentation: IoU, accuracy, boundary IoU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -8,15 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...data.frame import PIXELS, by_size, from_runs
 from ...data.geometry import OUTSIDE
 from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
 from ..page import choose_shown
+from .testing import own_classes
 
 SINGLE = 40  # most classes with separate metrics
 CONFUSED = 64  # most classes for which confusions are stored
 SMALL = 192  # longer side of masks for pages
 NEAR = 0.02  # width of a border, relative to the diagonal (Cheng et al., 2021)
+BEYOND = 2**15 - 1  # outside of the image, more than any class
 
 
 def metric_specs(outputs: Sequence[str]) -> tuple[MetricSpec, ...]:
@@ -43,7 +46,7 @@ class SegmentationMetrics(Metrics):
 
     def __init__(self, spec: InputSpec) -> None:
         super().__init__(spec)
-        self.classes = len(spec.outputs)
+        self.classes, self.own_frame = len(spec.outputs), spec.own_frame
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
@@ -51,13 +54,32 @@ class SegmentationMetrics(Metrics):
         return metric_specs(spec.outputs)
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the loss, `counts` (B, 3, K: correct, true, predicted), `borders` (B, 2, K) and the confusion."""
-        answer, truth = answers["mask"], batch["mask"].long()
-        confusion = confusions(answer, truth, self.classes)
+        """Return the loss, `counts` (B, 3, K: correct, true, predicted), `borders` (B, 2, K) and the confusion.
+
+        Pixels are those of the original images; the loss is the training's, in the model's square.
+        """
+        parts, places = [], []
+        for some, answer, truth in self._masks(answers, batch):
+            places.append(some)
+            parts.append((confusions(answer, truth, self.classes), borders(answer, truth, self.classes)))
+        order = torch.cat(places).argsort().to(answers["loss"].device)
+        confusion, border = (torch.cat(part)[order] for part in zip(*parts, strict=True))
         counts = torch.stack([confusion.diagonal(dim1=1, dim2=2), confusion.sum(2), confusion.sum(1)], dim=1)
-        found = {"loss": answers["loss"], "counts": counts, "borders": borders(answer, truth, self.classes)}
+        found = {"loss": answers["loss"], "counts": counts, "borders": border}
         found |= {"confusion": confusion} if self.classes <= CONFUSED else {}
         return found | ({"small": answers["small"]} if "small" in answers else {})
+
+    def _masks(
+        self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield indices of images of one size with their predicted and true masks, B, H, W."""
+        if not self.own_frame:
+            yield torch.arange(len(batch["mask"])), answers["mask"], batch["mask"]
+            return
+        for size, places in by_size(batch["size"]):
+            here = places.to(answers["output"].device)
+            truth = from_runs(batch["mask_values"][here], batch["mask_runs"][here], size)
+            yield places, own_classes(answers["output"][here], size), truth
 
     def predictions(self) -> dict[str, Tensor]:
         """Return every sample's mean IoU, and confusions if there are few classes."""
@@ -78,11 +100,15 @@ def small_masks(masks: Tensor) -> Tensor:
 
 def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
     """Return the confusion matrices of pixels, B, true class, predicted class, int32."""
-    batch = len(answer)
-    counted = truth != OUTSIDE
-    sample = torch.arange(batch, device=truth.device)[:, None, None].expand_as(truth)
-    code = ((sample * classes + truth.clamp(min=0)) * classes + answer)[counted]
-    return torch.bincount(code, minlength=batch * classes**2).view(batch, classes, classes).int()
+    batch, cells = len(answer), classes**2
+    total = torch.zeros(batch * cells + 1, dtype=torch.int64, device=truth.device)
+    sample = torch.arange(batch, device=truth.device)[:, None, None]
+    for rows in torch.arange(truth.shape[1]).split(max(PIXELS // truth[:, 0].numel(), 1)):
+        part = slice(int(rows[0]), int(rows[-1]) + 1)
+        true = truth[:, part]
+        code = (sample * classes + true) * classes + answer[:, part]
+        total += torch.where(true == OUTSIDE, batch * cells, code).flatten().bincount(minlength=len(total))
+    return total[:-1].view(batch, classes, classes).int()
 
 
 def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
@@ -92,20 +118,35 @@ def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
     """
     height, width = truth.shape[-2:]
     reach = max(round(NEAR * float(np.hypot(height, width))), 1)
-    counted = truth != OUTSIDE
-    found = []
-    for place in range(classes):
-        mine, true = ((one == place) & counted for one in (answer, truth))
-        first, second = _border(mine, reach), _border(true, reach)
-        found.append(torch.stack([(first & second).sum((1, 2)), (first | second).sum((1, 2))], dim=1))
-    return torch.stack(found, dim=2).int()
+    sample, bins = torch.arange(len(truth), device=truth.device)[:, None, None], len(truth) * classes
+
+    def count(mask: Tensor, chosen: Tensor) -> Tensor:
+        code = torch.where(chosen, sample * classes + mask, bins)
+        return code.flatten().bincount(minlength=bins + 1)[:-1].view(len(truth), classes)
+
+    answer = torch.where(truth == OUTSIDE, OUTSIDE, answer)  # pixels that are not counted are in no class
+    first, second = _border(answer, reach), _border(truth, reach)
+    both = count(truth, first & second & (answer == truth))
+    return torch.stack([both, count(answer, first) + count(truth, second) - both], dim=1).int()
 
 
 def _border(mask: Tensor, reach: int) -> Tensor:
-    outside = F.pad((~mask).float(), (reach,) * 4, value=1.0)[:, None]
-    for axis in ((2 * reach + 1, 1), (1, 2 * reach + 1)):  # separable square
-        outside = F.max_pool2d(outside, axis, stride=1)
-    return mask & (outside[:, 0] > 0)
+    """Return the pixels of a class from which a pixel of none or of another is within reach, in a square."""
+    mask = mask.to(torch.int16)
+    high, low = (_highest(F.pad(sign * mask, (reach,) * 4, value=BEYOND), 2 * reach + 1) for sign in (1, -1))
+    return (mask != OUTSIDE) & ((high != mask) | (-low != mask))
+
+
+def _highest(values: Tensor, width: int) -> Tensor:
+    """Return the maximum of each square window, B, H, W; in steps of doubled width, so that large ones cost little."""
+    for axis in (-1, -2):
+        seen = 1
+        while seen < width:
+            step = min(seen, width - seen)
+            rest = values.shape[axis] - step
+            values = torch.maximum(values.narrow(axis, 0, rest), values.narrow(axis, step, rest))
+            seen += step
+    return values
 
 
 def _ious(counts: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from .metrics import class_iou, mean_iou
 CONFUSION = 24  # most classes in the confusion matrix
 SIDE = 200  # side of images on the page
 SERVED = 1024  # longer side of masks in server responses
+INTERVALS = "Intervals are over validation images, by resampling them; they say nothing about other seeds."
 SAME = 0.999  # least share of equal pixels of agreeing masks
 
 
@@ -31,9 +32,10 @@ class SegmentationPresenter(RankedPresenter):
 
     outputs_key = "classes"
     masks = True
-    note = (
-        "Metrics are over the pixels of whole images fitted into the model's square input; the grey padding is not "
-        "counted. Intervals are over validation images, by resampling them; they say nothing about other seeds."
+    note = "Metrics are over the pixels of the original images; ignored ones are not counted. " + INTERVALS
+    earlier_note = (
+        "Metrics are over the pixels of whole images fitted into the model's square input, as in earlier versions; the "
+        "grey padding is not counted. " + INTERVALS
     )
 
     def remark(self, shown: Shown, spec: MetricSpec) -> str | None:
@@ -42,6 +44,12 @@ class SegmentationPresenter(RankedPresenter):
             return None
         ends = shown.interval(spec)
         return "" if ends is None else f"95% interval {spec.show(ends[0])} to {spec.show(ends[1])}"
+
+    def about(self, shown: Shown) -> Html | None:
+        """Return the remark on the pixels that are counted."""
+        if "frame" in shown.summary.get("validation", {}):
+            return super().about(shown)
+        return paragraph(self.earlier_note, class_="note") if shown.summary else None
 
     def sections(self, shown: Shown) -> list[Section]:
         """Return sections on images, classes and confusions."""
@@ -52,6 +60,8 @@ class SegmentationPresenter(RankedPresenter):
 
     def same(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return whether nearly all pixels have the same class."""
+        if first.ndim == 4:  # scores
+            first, second = first.argmax(1), second.argmax(1)
         return (first == second).mean((1, 2)) >= SAME
 
     def describe(self, row: np.ndarray, *, top: int = 5) -> Answer:

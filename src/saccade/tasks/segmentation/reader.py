@@ -8,7 +8,7 @@ import numpy as np
 
 from ...data.open import Data
 from ...data.source import Stream
-from ...data.spec import InputSpec, are_numbers
+from ...data.spec import IMAGE, InputSpec, are_numbers, check_frame
 from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
@@ -83,7 +83,7 @@ class SegmentationReader(Reader):
 
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
         """Use letterboxing; store side and scale of crops, and class frequencies."""
-        spec.extra |= {"fit": True, "crop": self.options.crop, "scale": list(self.options.scale)}
+        spec.extra |= {"fit": True, "frame": IMAGE, "crop": self.options.crop, "scale": list(self.options.scale)}
         spec.extra |= {"asked": self.options.asked} if self.options.asked else {}
         spec.shorter = None
         if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):
@@ -96,7 +96,8 @@ class SegmentationReader(Reader):
             _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is predicted")
 
     def check_spec(self, spec: InputSpec) -> None:
-        """Refuse invalid pixel counts and options of inference."""
+        """Refuse unknown frames, invalid pixel counts and options of inference."""
+        check_frame(spec)
         SegmentOptions.of(spec)
         if "pixels" in spec.extra and not are_numbers(spec.extra["pixels"], len(spec.outputs)):
             raise ValueError("extra.pixels must be a list of numbers, one per class")

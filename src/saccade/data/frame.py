@@ -1,0 +1,55 @@
+"""The image's own frame: boxes of the square in the original's pixels, and annotations of any size as runs."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .framing import Encoded, fitted
+
+PIXELS = 2**22  # most pixels of images that are processed at once, unless a single one has more
+
+
+def own_boxes(boxes: Tensor, size: tuple[int, int], side: int) -> Tensor:
+    """Transform boxes, ..., 4, of a letterboxed image's square to pixels of the original image, without clipping."""
+    height, width = size
+    left, top, wide, high = fitted(height, width, side)
+    moved = (boxes - boxes.new_tensor([left, top] * 2)) / boxes.new_tensor([wide, high] * 2)
+    return moved * boxes.new_tensor([width, height] * 2)
+
+
+def to_runs(values: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return integers of any shape as runs in row-major order: their values int16, and lengths int32."""
+    flat = values.ravel()
+    starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
+    lengths = np.diff(np.append(starts, flat.size)).astype(np.int32)
+    return torch.from_numpy(flat[starts].astype(np.int16)), torch.from_numpy(lengths)
+
+
+def from_runs(values: Tensor, lengths: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the integers of runs, B, R, where padding has the length 0; B, *shape int16."""
+    total = len(values) * math.prod(shape)
+    return values.flatten().repeat_interleave(lengths.flatten(), output_size=total).view(len(values), *shape)
+
+
+def pad_runs(samples: Sequence[Encoded]) -> list[Encoded]:
+    """Pad the runs of encoded samples, `mask_values` and `mask_runs`, to the same number."""
+    most = max(len(sample.get("mask_runs", ())) for sample in samples)
+    padded = []
+    for sample in samples:
+        runs = {name: sample[name] for name in ("mask_values", "mask_runs") if name in sample}
+        padded.append(sample | {name: F.pad(part, (0, most - len(part))) for name, part in runs.items()})
+    return padded
+
+
+def by_size(sizes: Tensor) -> Iterator[tuple[tuple[int, int], Tensor]]:
+    """Yield the sizes of a batch, B, 2, each with the indices of some of its images, as many as fit in memory."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for place, (height, width) in enumerate(sizes.tolist()):
+        found.setdefault((height, width), []).append(place)
+    for size, places in found.items():
+        for some in torch.tensor(places).split(max(PIXELS // math.prod(size), 1)):
+            yield size, some
