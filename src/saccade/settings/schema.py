@@ -104,6 +104,7 @@ class ModelConfig:
     freeze: float = setting(0.0, "share of the layers, from the first on, that are not trained", BELOW_ONE)
     keep_statistics: bool = setting(False, "keep the running statistics of pretrained batch norms")
     head: str | None = setting(None, "head of a dense task, e.g. upernet or fpn:width=128", unset="the task's default")
+    cpu_head: str | None = setting(None, "head of a dense task on a CPU, where none is given", unset="the same")
 
 
 @dataclass(kw_only=True)

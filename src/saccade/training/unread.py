@@ -191,6 +191,7 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("model.checkpoint", "by models of timm and saccade", lambda s: not s.own_model),
     ("model.freeze", "without model.probe", lambda s: not s.config.model.probe),
     ("model.keep_statistics", f"where {TRAINED}", lambda s: s.starts or (s.own_model and s.config.model.pretrained)),
+    ("model.cpu_head", "by segmenters and detectors on backbones of timm", lambda s: s.crops and not s.own_model),
     (
         "augment.crop augment.flip augment.rand_ops augment.jitter augment.erase",
         "by image tasks",
