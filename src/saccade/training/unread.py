@@ -197,6 +197,7 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
         "by image tasks",
         lambda s: s.images,
     ),
+    ("augment.distort", "by image tasks", lambda s: s.images),
     ("augment.mixup augment.cutmix", "by image tasks", lambda s: s.images),
     ("augment.pad", "with augment.crop=pad", lambda s: s.images and s.augment.crop == "pad"),
     ("augment.scale", f"with {RESIZED}", lambda s: s.images and s.augment.crop == "resized"),

@@ -398,7 +398,8 @@ def test_as_many_layers_are_counted_as_painting_takes(seed):
 def test_crops_move_all_layers_alike():
     layers = torch.randint(0, 5, (2, 3, 32, 32))
     crop = CropAugment(AugmentConfig(), crop=32, scale=(0.6, 1.6), mean=(0.5,) * 3, std=(0.5,) * 3, device="cpu")
-    moved = crop.geometry(draw_uniforms(torch.tensor([3, 4])), width=32, operations=0, later=[])
+    images = {"image": torch.zeros(2, 3, 32, 32, dtype=torch.uint8)}
+    moved = crop.geometry(images, draw_uniforms(torch.tensor([3, 4])), operations=0, later=[])
     together = moved.mask(layers)
     for place in range(3):
         torch.testing.assert_close(together[:, place], moved.mask(layers[:, place]))
