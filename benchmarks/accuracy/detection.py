@@ -34,7 +34,7 @@ from saccade.settings import parse_settings
 
 LITE = "model=tf_efficientnet_lite0"
 RANDOM = f"{LITE}+lr=1e-3"
-SWIN = "swin_tiny_patch4_window7_224"
+SWIN, SWIN_S = "swin_tiny_patch4_window7_224", "swin_small_patch4_window7_224"
 BACKBONES = {"swin_tiny": f"model={SWIN}", "glnet_stl": "model=glnet_stl", "nommer_tiny": "model=nommer_tiny"}
 # Anchors begin at the smallest objects: platelets of some 20 pixels, nuclei of some 15.
 REGIONS = "mask_rcnn:width=128,hidden=512,sampled=256,proposals=500,anchor=4"
@@ -354,13 +354,14 @@ def _multiplies(name: str) -> bool:
 
 
 # The papers' settings where they tell them, or where parameters and multiplications do: two coarser maps made of the
-# backbone's last one, box heads of four convolutions and one layer in the cascade, three hundred learned boxes.
-RETINA, CONVS = "retinanet:more=input", "cascade:convs=4"
+# backbone's last one, box heads of four convolutions and one layer and boxes per class in the cascade, three hundred
+# learned boxes.
+RETINA, CONVS = "retinanet:more=input", "cascade:convs=4,per_class=true"
 SPARSE = "sparse_rcnn:proposals=300"
 HEADS = (CONVS, "atss", "reppoints_v2", SPARSE)
 SIZES = [
-    *((name, head) for name in ("glnet_4g", SWIN) for head in ("mask_rcnn", RETINA)),
-    *((name, head) for name in ("nommer_tiny", SWIN) for head in HEADS),
+    *((name, head) for name in ("glnet_4g", "glnet_9g", SWIN, SWIN_S) for head in ("mask_rcnn", RETINA)),
+    *((name, head) for name in ("nommer_tiny", SWIN, "resnet50") for head in HEADS),
     *((name, "mask_rcnn") for name in ("glnet_stl", "nommer_tiny", "vit_tiny_patch16_224")),
 ]
 # Millions of parameters, and thousands of millions of multiply-adds at 800 x 1280: GLMix, table 4, and NomMer's
@@ -368,12 +369,20 @@ SIZES = [
 PAPERS: dict[tuple[str, str], tuple[float, float]] = {
     ("glnet_4g", RETINA): (37, 214),
     ("glnet_4g", "mask_rcnn"): (46.6, 233),
+    ("glnet_9g", RETINA): (70, 292),
+    ("glnet_9g", "mask_rcnn"): (79.5, 311),
+    (SWIN_S, RETINA): (60, 335),
+    (SWIN_S, "mask_rcnn"): (69.1, 354),
     (SWIN, RETINA): (39, 245),
     (SWIN, "mask_rcnn"): (47.8, 264),
     (SWIN, CONVS): (86, 745),
     (SWIN, "atss"): (36, 212),
     (SWIN, "reppoints_v2"): (44, 437),
     (SWIN, SPARSE): (110, 172),
+    ("resnet50", CONVS): (82, 739),
+    ("resnet50", "atss"): (32, 205),
+    ("resnet50", "reppoints_v2"): (43, 431),
+    ("resnet50", SPARSE): (106, 166),
     ("nommer_tiny", CONVS): (80, 755),
     ("nommer_tiny", "atss"): (30, 237),
     ("nommer_tiny", "reppoints_v2"): (41, 486),

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..settings import AugmentConfig, ConfigError
 from .geometry import ERASE, JITTER, MIX, OPERATIONS, RAND, Geometry, change, draw_uniforms, rand_draws
+from .photometric import distort
 from .rand_augment import Step, erase_pixels
 
 
@@ -91,7 +92,7 @@ class Augment:
             steps, operations = [Step.draw(batch["key"], number, config) for number in range(operations)], 0
         width = pixels.shape[-1]
         later = [step.moves() for step in steps]
-        moved = self.geometry(draws, width=width, operations=operations, later=later)
+        moved = self.geometry(batch, draws, operations=operations, later=later)
         images = moved.images(pixels)
         for operation in range(operations):
             images = rand_colour(images, draws, RAND + 4 * operation, config)
@@ -102,6 +103,8 @@ class Augment:
             images = images / 255
         if config.jitter:
             images = jitter(images, draws, config.jitter)
+        if config.distort:
+            images = distort(images, batch["key"], config.distort)
         images = self.normalize(images)
         mix: Mix | None = None
         if strong:
@@ -128,9 +131,11 @@ class Augment:
             found |= {"truth": batch["target"], "target": self.targets(batch["target"], mix)}
         return {"image": images, **found}
 
-    def geometry(self, draws: Tensor, *, width: int, operations: int, later: Sequence[Tensor]) -> Geometry:
-        """Draw the geometry of a batch of images of the given width."""
-        side = self.img_size
+    def geometry(
+        self, batch: Mapping[str, Tensor], draws: Tensor, *, operations: int, later: Sequence[Tensor]
+    ) -> Geometry:
+        """Draw the geometry of a batch."""
+        side, width = self.img_size, batch["image"].shape[-1]
         return Geometry.draw(draws, self.config, width=width, side=side, operations=operations, later=later)
 
     def plain(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

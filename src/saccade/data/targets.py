@@ -69,6 +69,10 @@ class Targets:
         """Return the targets of some samples, in the given order."""
         return replace(self, rows=self.rows[np.asarray(indices, dtype=np.int64)])
 
+    def thinnest(self) -> float | None:
+        """Return the pixels across the thinnest class or a side of the smallest objects; None if there is no such."""
+        return None
+
     def strata(self) -> np.ndarray:
         """Return the stratum of each sample, N int64; held-out and limited subsets keep their proportions."""
         return np.zeros(len(self), dtype=np.int64)

@@ -60,12 +60,13 @@ def explain_questions(
             name = shorten(f"{path.name}: {question}", NAME)
             if progress is not None:
                 progress(name)
-            sample = Sample({"image": decode(path, name=path.name), "text": question}, None, path.name)
+            image = decode(path, name=path.name)
+            sample = Sample({"image": image, "text": question}, None, path.name)
             batch = {key: part.to(loaded.device) for key, part in encode.collate([encode(sample)]).items()}
             batch["image"] = loaded.normalize(batch["image"])
             with torch.no_grad(), eval_mode(model):
                 logits = read_logits(codec.ask(model, batch))
-            answers = name_answers(logits, loaded)
+            answers = name_answers(logits, loaded, [image.shape[:2]])
             request = ViewRequest(
                 model,
                 1,

@@ -53,7 +53,13 @@ def _other_task(config: TrainConfig, facts: Facts) -> Change | None:
     given = _asked(facts).given.get("task")
     if given is None or config.task is None or name_of(given) == name_of(config.task):
         return None
-    return Change({"model.head": None}, f"the recipe's head is for the task {config.task}, not for {given}")
+    heads = dict.fromkeys(("model.head", "model.cpu_head"))
+    return Change(heads, f"the recipe's head is for the task {config.task}, not for {given}")
+
+
+def _head_given(config: TrainConfig, facts: Facts) -> Change | None:
+    given = _asked(facts).given.get("model.head")
+    return None if given is None else Change({"model.cpu_head": None}, "model.head was given, for any machine")
 
 
 def _batch_given(config: TrainConfig, facts: Facts) -> Change | None:
@@ -87,6 +93,7 @@ ASKED = (
     Rule("variants", "recipe", ("asked",), _variants),
     Rule("other-model", "you", ("asked",), _other_model),
     Rule("other-task", "you", ("asked",), _other_task),
+    Rule("head-given", "you", ("asked",), _head_given),
     Rule("batch-given", "you", ("asked",), _batch_given),
     Rule("strength-given", "you", ("asked",), _strength_given),
     Rule("length-given", "you", ("asked",), _length_given),

@@ -13,7 +13,7 @@ from .values import short
 
 FILE = "decisions.json"  # in a run's folder
 # Settings that ask for a rule and are null once it has decided.
-ASKS = ("optim.least_steps", "augment.full_epochs", "schedule.steps")
+ASKS = ("optim.least_steps", "augment.full_epochs", "schedule.steps", "model.cpu_head")
 WHO = ("recipe", "family", "you", "model", "task", "set", "machine", "budget")  # beside "default"
 
 

@@ -27,9 +27,11 @@ class SetFacts:
     task: str  # that its layout is for, or that was named
     samples: int | None = None  # for training; None: unknown
     side: int | None = None  # typical shorter side of images in files
+    longer: int | None = None  # typical longer side; asked only where the task has a largest side
+    thinnest: float | None = None  # pixels across the thinnest class, or a side of the smallest objects; likewise
     array: tuple[int, int] | None = None  # side and channels of images in memory
     measured: tuple[list[float], list[float]] | None = None  # mean and deviation of these
-    largest: int | None = None  # side up to which the task trains images at their own size
+    largest: int | None = None  # side up to which the task trains whole images at their own size
 
 
 @dataclass(frozen=True)

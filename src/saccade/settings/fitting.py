@@ -4,7 +4,7 @@ from .decisions import Change, Rule, between
 from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
 from .families import family_of
 from .schema import TrainConfig
-from .sizes import batch_for, epochs_for, options_above_small, patches_for, side_for
+from .sizes import batch_for, batch_of_large, epochs_for, options_above_small, patches_for, side_for, side_of_whole
 from .strength import settle_strength
 
 
@@ -83,10 +83,38 @@ def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
     if config.data.img_size:
         return None
     data, model = _data(facts), _model(facts)
-    side = side_for(data.side, model.side, largest=data.largest)
     seen = "the image size is unknown" if data.side is None else f"images of about {data.side} pixels"
     why = f"{seen}; {model.name} is made for {model.side} pixels"
-    return Change({"data.img_size": side}, why)
+    return Change({"data.img_size": side_for(data.side, model.side)}, why)
+
+
+def _size_of_whole(config: TrainConfig, facts: Facts) -> Change | None:
+    data, gpu = _data(facts), _machine(facts).gpu
+    if config.data.img_size or data.largest is None or data.longer is None:
+        return None
+    side, limit = side_of_whole(data.longer, data.thinnest, largest=data.largest, gpu=gpu)
+    why = f"images of about {data.longer} x {data.side} pixels are used whole, since the task's details matter"
+    return Change({"data.img_size": side}, f"{why}; {limit}" if limit else why)
+
+
+def _large_images(config: TrainConfig, facts: Facts) -> Change | None:
+    side, largest = config.data.img_size, _data(facts).largest
+    if config.optim.least_steps is None or side is None or largest is None or side <= largest:
+        return None
+    batch = batch_of_large(config.optim.batch_size, side, largest)
+    rate = float(f"{config.optim.lr * (batch / config.optim.batch_size) ** 0.5:.3g}")
+    why = f"images of {side} pixels, larger than {largest}; the batch keeps its number of pixels"
+    return Change({"optim.batch_size": batch, "optim.lr": rate}, why)
+
+
+def _cpu_head(config: TrainConfig, facts: Facts) -> Change | None:
+    head, gpu = config.model.cpu_head, _machine(facts).gpu
+    if head is None:
+        return None
+    if gpu:
+        return Change({"model.cpu_head": None}, "trained on a GPU")
+    why = f"trained on a CPU, where {config.model.head} takes several times as long"
+    return Change({"model.head": head, "model.cpu_head": None}, why)
 
 
 def _scale(found: tuple[list[float], list[float]] | None, config: TrainConfig, why: str) -> Change | None:
@@ -209,10 +237,13 @@ FOUND = (
     Rule("full-name", "model", ("model",), _full_name),
     Rule("size-of-weights", "model", ("data", "model"), _size_of_weights),
     Rule("size-of-arrays", "set", ("data",), _size_of_arrays),
+    Rule("size-of-whole", "set", ("data", "machine"), _size_of_whole),
     Rule("size-of-files", "set", ("data", "model"), _size_of_files),
     Rule("scale-of-weights", "model", ("model",), _scale_of_weights),
     Rule("scale-of-arrays", "set", ("data",), _scale_of_arrays),
     Rule("scale-of-model", "model", ("model",), _scale_of_model),
+    Rule("cpu-head", "machine", ("machine",), _cpu_head),
+    Rule("large-images", "set", ("data",), _large_images),
     Rule("few-samples", "set", ("data", "model"), _few_samples),
     Rule("epochs-of-steps", "set", ("data",), _epochs_of_steps),
     Rule("options-of-weights", "model", ("model",), _options_of_weights),

@@ -107,6 +107,7 @@ class ModelConfig:
     freeze: float = setting(0.0, "share of the layers, from the first on, that are not trained", BELOW_ONE)
     keep_statistics: bool = setting(False, "keep the running statistics of pretrained batch norms")
     head: str | None = setting(None, "head of a dense task, e.g. upernet or fpn:width=128", unset="the task's default")
+    cpu_head: str | None = setting(None, "head of a dense task on a CPU, where none is given", unset="the same")
 
 
 @dataclass(kw_only=True)
@@ -129,6 +130,9 @@ class AugmentConfig:
     rand_prob: float = setting(1.0, "probability of each RandAugment operation; timm's is 0.5", SHARE)
     rand_interpolation: Literal["bilinear", "bicubic", "random"] = setting("bilinear", "interpolation of RandAugment")
     jitter: float = setting(0.0, "colour jitter of brightness, contrast and saturation", SHARE)
+    distort: float = setting(
+        0.0, "probability of each photometric distortion: brightness, contrast, saturation and hue", SHARE
+    )
     erase: float = setting(0.0, "probability of random erasing", SHARE)
     erase_kind: Literal["colour", "pixel"] = setting("colour", "fill of random erasing: one colour, or noise per pixel")
     mixup: float = setting(0.0, "mixup alpha; 0 turns it off", NOT_NEGATIVE)

@@ -12,6 +12,9 @@ from .values import ConfigError
 SMALL_SIDE = 64  # pixels of a side up to which images are small
 MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
 FEWEST = 16  # images in a batch that was made smaller
+STEP = 32  # pixels in which sizes of images are chosen
+CPU_SHARE = 2  # a task's largest side on a GPU, divided by that on a CPU
+THIN = 4.0  # pixels of the finest feature map's cells: what is thinner needs larger images
 
 
 def steps_of_epoch(samples: int, batch_size: int) -> int:
@@ -19,21 +22,43 @@ def steps_of_epoch(samples: int, batch_size: int) -> int:
     return max(samples // batch_size, 1)
 
 
-def side_for(side: int | None, usual: int, *, largest: int | None = None) -> int:
+def side_for(side: int | None, usual: int) -> int:
     """Return the side that images in files are trained at if none is asked for.
 
     Args:
         side: their typical one; None if it is not known.
         usual: the model's own.
-        largest: of a task for whose answers details matter: what larger images are brought to.
 
     Returns:
-        The usual side of a model for large images; for one that is made for small ones, that of the images
-        themselves, in steps of 32 pixels and at most 96. With `largest` the images' own, whatever the model's.
+        For small images their own, in steps of 32 pixels, as for images in memory. Else the model's usual side, or at
+        most 96 pixels of a model that is made for small ones.
     """
-    if side is not None and largest is not None:
-        return min(max(side // 32 * 32, 32), largest)
-    return usual if side is None or usual > SMALL_SIDE else min(max(side // 32 * 32, usual), MIDDLE)
+    if side is None or (side > SMALL_SIDE and usual > SMALL_SIDE):
+        return usual
+    return min(max(side // STEP * STEP, STEP), MIDDLE)
+
+
+def side_of_whole(longer: int, thinnest: float | None, *, largest: int, gpu: bool) -> tuple[int, str]:
+    """Return the side of the square for whole images, and why it is not larger; a task's details matter.
+
+    Args:
+        longer: their typical longer side, which fills the square.
+        thinnest: pixels across the thinnest class, or a side of the smallest objects, in the images.
+        largest: side on a GPU up to which images keep their size; a CPU gets half of it, and twice as much is allowed
+            where something would become thinner than a cell of the finest feature map.
+    """
+    own = max(round(longer / STEP) * STEP, STEP)
+    most = largest if gpu else largest // CPU_SHARE
+    limit = f"at most {most} on a {'GPU' if gpu else 'CPU'}"
+    if thinnest is not None and own > most and thinnest * most / longer < THIN:
+        most *= 2
+        limit = f"at most {most}, since details of {thinnest:.0f} pixels would be lost at {most // 2}"
+    return (own, "") if own <= most else (most, limit)
+
+
+def batch_of_large(batch: int, side: int, usual: int) -> int:
+    """Return the batch size whose images have as many pixels as those of a usual side, for larger ones."""
+    return batch if side <= usual else max(round(batch * (usual / side) ** 2), 1)
 
 
 def options_above_small(options: Mapping[str, Any], side: int, more: Mapping[str, Any]) -> dict[str, Any]:

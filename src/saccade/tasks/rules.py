@@ -38,15 +38,17 @@ def refused(setting: str, why: str) -> Rule:
     return Rule(setting.rpartition(".")[2].replace("_", "-"), "task", (), decide)
 
 
-def default_head(head: str) -> Rule:
-    """Return the rule that gives a timm model a head where none is named."""
-    return of_timm(
-        own(
-            "default-head",
-            "the task's default",
-            lambda config: put(config, {"model.head": config.model.head or head}),
-        )
-    )
+def default_head(head: str, light: str) -> Rule:
+    """Return the rule that gives a timm model a head where none is named, on a CPU a light one."""
+
+    def decide(config: TrainConfig, facts: Facts) -> Change | None:
+        if config.model.head is not None:
+            return None
+        if facts.machine is None or facts.machine.gpu:
+            return Change({"model.head": head}, "the task's default")
+        return Change({"model.head": light}, "the task's default on a CPU")
+
+    return of_timm(Rule("default-head", "task", (), decide))
 
 
 def of_timm(rule: Rule) -> Rule:
@@ -77,7 +79,13 @@ def _for_hosted(config: TrainConfig) -> TrainConfig:
     if name is None:
         return config
     refuse_checkpoint(config.model)
-    model: dict[str, Any] = {"head": None, "options": {}, "drop_path": None, "pretrained": has_weights(name)}
+    model: dict[str, Any] = {
+        "head": None,
+        "cpu_head": None,
+        "options": {},
+        "drop_path": None,
+        "pretrained": has_weights(name),
+    }
     mean, std = normalisation(name) or (config.data.mean, config.data.std)
     data = {} if config.data.mean is not None else {"data.mean": mean, "data.std": std}
     own_engine = {"engine.compile": False, "engine.graphs": False}

@@ -51,7 +51,7 @@ class Task(nn.Module):
         hosts: its `Hosts`: models other than timm's, and heads.
         rules: rules on settings, see `saccade.tasks.rules`; None: disable what the codec does not support.
         recipe, finetuning: default recipes from scratch and from trained weights; None for the latter: the former.
-        largest: largest image side that is used unchanged by default; None: the model's image size.
+        largest: side up to which whole images keep their size by default; None: the model's image size.
     """
 
     name: ClassVar[str] = ""

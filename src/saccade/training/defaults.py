@@ -27,6 +27,11 @@ VALIDATING, VALIDATIONS = 0.03, 20  # most of a run's time, and least number of 
 
 def typical_side(data: Source | Stream) -> int | None:
     """Return the median shorter side of some files, from their headers; None if none can be read."""
+    return (typical_sides(data) or (None,))[0]
+
+
+def typical_sides(data: Source | Stream) -> tuple[int, int] | None:
+    """Return the median shorter and longer side of some files, from their headers; None if none can be read."""
     sides = []
     if isinstance(data, Stream) or data.array() is not None:
         return None
@@ -34,10 +39,13 @@ def typical_side(data: Source | Stream) -> int | None:
         raw = data.raw(index)
         try:
             with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as image:
-                sides.append(min(image.size))
+                sides.append((min(image.size), max(image.size)))
         except (OSError, ValueError, Image.DecompressionBombError):
             continue  # a bad image is reported when it is read
-    return int(np.median(sides)) if sides else None
+    if not sides:
+        return None
+    shorter, longer = np.median(sides, axis=0).astype(int).tolist()
+    return shorter, longer
 
 
 def is_like_cifar(data: Source | Stream, limit: int | None) -> bool:

@@ -13,7 +13,7 @@ from ..settings import TrainConfig
 from ..settings.facts import Facts, MachineFacts, ModelFacts, SetFacts
 from ..support.spawning import cores
 from ..tasks.opening import TaskChoice
-from .defaults import typical_side
+from .defaults import typical_sides
 
 
 def gather_facts(
@@ -31,10 +31,15 @@ def gather_facts(
     array = None if isinstance(data.train, Stream) else data.train.array()
     unknown = config.data.mean is None or config.data.std is None
     samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
+    sides = None if own else typical_sides(data.train)
+    whole = sides is not None and choice.kind.largest is not None
+    targets = None if isinstance(data.train, Stream) or config.data.img_size is not None else data.train.targets
     found = SetFacts(
         choice.kind.name,
         samples=min(samples, config.data.train_limit or samples) if samples is not None else None,
-        side=None if own else typical_side(data.train),
+        side=None if sides is None else sides[0],
+        longer=sides[1] if whole and sides is not None else None,
+        thinnest=targets.thinnest() if whole and targets is not None else None,
         array=None if array is None else (array.shape[1], 1 if array.shape[3] == 1 else 3),
         measured=measure_scale(array) if array is not None and unknown and weights is None else None,
         largest=choice.kind.largest,
@@ -50,10 +55,15 @@ def gather_facts(
             above_small=OPTIONS_ABOVE_SMALL.get(name, {}),
             weights=weights,
         ),
-        machine=MachineFacts(gpu=device.type == "cuda", cores=cores()),
+        machine=machine_facts(device),
         begun=begun,
         filled=is_filled(config),
     )
+
+
+def machine_facts(device: torch.device) -> MachineFacts:
+    """Return the facts of the machine with a device."""
+    return MachineFacts(gpu=device.type == "cuda", cores=cores())
 
 
 def is_filled(config: TrainConfig) -> bool:

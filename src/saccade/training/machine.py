@@ -14,21 +14,24 @@ from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, TimeFacts
 from ..settings.fitting import TIMED
 from ..settings.recipes import read_recipe
-from ..settings.sizes import side_for
+from ..settings.sizes import STEP, side_for, side_of_whole
 from ..support.durations import BudgetError, say_duration
 from ..support.spawning import cores
 from ..support.wording import count_of
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
-from .defaults import CIFAR, SMALLEST, is_like_cifar, typical_side
+from .defaults import CIFAR, SMALLEST, is_like_cifar, typical_side, typical_sides
 from .pace import Pace, measure_pace
 from .parallel import World
 from .recipes import configure
 
 USUAL = 15 * 60.0  # time budget in seconds of a run on a CPU with default settings
+LEAST_USUAL, EACH = 75.0, 1.0  # of a dense task instead: least seconds, and seconds for each training image
 ENOUGH = 30  # least epochs for the larger of two models; else the smaller one is used
 FEWEST = 10  # least epochs of a run without a given time
+FEWEST_STEPS = 150  # likewise steps of a dense task, which small sets need more epochs for
 SIDES = (64, 32)  # image sizes tried where even the smaller model is slow
+SHARES, LEAST_SIDE = (0.75, 0.5), 64  # of the images' own size, tried in a dense task; and the least of these sizes
 MARGIN = 1.15  # factor on measured times, for other programs' load
 AFTERWARDS = 5.0  # least seconds kept for scores, the report and exit
 CLOSING = 0.1  # largest share of the time kept for them
@@ -89,14 +92,15 @@ class BudgetFitter:
                 self.say(f"many small images: using the recipe {CIFAR} (override with --recipe {Task.recipe})")
         if self.seconds is None and not free:
             return config, []
-        asked, seconds = config, self.seconds or USUAL
+        dense = is_dense(config, choice)
+        asked, seconds = config, self.seconds or usual_seconds(config, choice, data)
         if world.is_main:
             self.say("timing a few steps to estimate the duration of the run ...")
 
         def try_one(candidate: TrainConfig) -> Tried:
             pace = world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0]
             pace = replace(pace, step=MARGIN * pace.step, validation=MARGIN * pace.validation)
-            spent = monotonic() - self.begun if self.seconds is not None else 0.0
+            spent = monotonic() - self.begun if self.seconds is not None or dense else 0.0
             steps = candidate.schedule.steps
             most = candidate.schedule.epochs if steps is None else -(-steps // pace.steps)
             fitting = world.gather(pace.most_epochs(seconds - self.afterwards - spent, most))[0]
@@ -109,7 +113,8 @@ class BudgetFitter:
         pace, epochs, most = tried[-1].pace, tried[-1].epochs, tried[-1].most
         self.timed.append(pace)
         if self.seconds is None:
-            epochs = max(epochs, min(FEWEST, most))
+            fewest = max(FEWEST, -(-FEWEST_STEPS // pace.steps)) if dense else FEWEST
+            epochs = max(epochs, min(fewest, most))
         if epochs < 1:
             raise BudgetError(
                 f"time={say_duration(seconds)} was given, but timing a few steps took "
@@ -140,6 +145,21 @@ class Tried:
     def enough(self) -> bool:
         """Whether enough epochs fit."""
         return self.epochs >= min(ENOUGH, self.most)
+
+
+def is_dense(config: TrainConfig, choice: TaskChoice) -> bool:
+    """Whether settings are a dense task's defaults: whole images, and an answer for every part of them."""
+    return choice.kind.largest is not None and config.recipe == choice.kind.recipe
+
+
+def usual_seconds(config: TrainConfig, choice: TaskChoice, data: Data) -> float:
+    """Return the time budget of a run on a CPU with default settings: of a dense task, by its number of images."""
+    samples = (
+        None if isinstance(data.train, Stream) else min(len(data.train), config.data.train_limit or len(data.train))
+    )
+    if samples is None or not is_dense(config, choice):
+        return USUAL
+    return min(max(EACH * samples, LEAST_USUAL), USUAL)
 
 
 def try_smaller(
@@ -182,15 +202,32 @@ def time_facts(tried: Sequence[Tried], seconds: float, *, epochs: int, took: str
 def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:
     """Yield settings in order of decreasing time: as given, with the model of `quick`, and at smaller sizes."""
     yield config
-    if choice.kind.recipe != Task.recipe or choice.kind.reader.reads != "image":
+    dense = is_dense(config, choice)
+    if (choice.kind.recipe != Task.recipe and not dense) or choice.kind.reader.reads != "image":
         return  # the recipe is for another kind of model
     config = overlay(config, {"model.options": read_recipe("quick")["model"]["options"]})  # the options of glnet_nano
     yield config
+    if dense:
+        yield from (overlay(config, {"data.img_size": side}) for side in smaller_sides(choice, data))
+        return
     array = None if isinstance(data.train, Stream) else data.train.array()
     if array is None:
         usual = side_for(typical_side(data.train), SMALLEST)
         for side in (side for side in SIDES if side < usual):
             yield overlay(config, {"data.img_size": side})
+
+
+def smaller_sides(choice: TaskChoice, data: Data) -> Iterator[int]:
+    """Yield sizes below that of whole images on a CPU, the larger ones first."""
+    sides = typical_sides(data.train)
+    assert choice.kind.largest is not None
+    if sides is None:
+        return
+    own, _ = side_of_whole(sides[1], None, largest=choice.kind.largest, gpu=False)
+    for share in SHARES:
+        side = int(own * share) // STEP * STEP
+        if LEAST_SIDE <= side < own:
+            yield side
 
 
 def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to: str) -> str:

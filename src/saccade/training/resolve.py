@@ -16,7 +16,7 @@ from ..settings.fitting import FOUND
 from ..settings.overrides import names_of
 from ..tasks.opening import TaskChoice, open_samples
 from .defaults import notes_on
-from .facts import gather_facts, model_cfg
+from .facts import gather_facts, machine_facts, model_cfg
 from .families import family_notes
 from .parallel import local_device
 from .recipes import configure, gather_settings, variant_notes
@@ -42,7 +42,8 @@ def resolve(
     """
     _refuse_unknown_kernels(config.engine.kernels)
     asked, left, decided = config, list[str](), list[Decision]()
-    config = decide(config, Facts(begun=begun), choice.kind.task_rules(), record=decided, remarks=left)
+    machine = machine_facts(device)
+    config = decide(config, Facts(begun=begun, machine=machine), choice.kind.task_rules(), record=decided, remarks=left)
     facts = gather_facts(config, choice, data, device, begun=begun)
     assert facts.data is not None
     assert facts.model is not None

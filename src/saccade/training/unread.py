@@ -204,6 +204,7 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("model.checkpoint", "by models of timm and saccade", lambda s: not s.own_model),
     ("model.freeze", "without model.probe", lambda s: not s.config.model.probe),
     ("model.keep_statistics", f"where {TRAINED}", lambda s: s.starts or (s.own_model and s.config.model.pretrained)),
+    ("model.cpu_head", "by segmenters and detectors on backbones of timm", lambda s: s.crops and not s.own_model),
     (
         "augment.crop augment.flip augment.jitter augment.erase",
         "by image tasks",
@@ -211,6 +212,7 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ),
     ("augment.rand_ops", "by tasks that read images", lambda s: s.operable),
     ("data.keep_aspect", "by the task vqa", lambda s: s.choice.kind.reader.reads == "question"),
+    ("augment.distort", "by image tasks", lambda s: s.images),
     ("augment.mixup augment.cutmix", "by image tasks", lambda s: s.images),
     ("augment.pad", "with augment.crop=pad", lambda s: s.images and s.augment.crop == "pad"),
     ("augment.scale", f"with {RESIZED}", lambda s: s.images and s.augment.crop == "resized"),

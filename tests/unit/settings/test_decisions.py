@@ -80,6 +80,15 @@ RUNS = {
         {"task": "regress"},
         Facts(data=SetFacts("classify", samples=900, side=300), model=GLNET, machine=CPU),
     ),
+    "segmentation of large images": (
+        "segment",
+        {},
+        Facts(
+            data=SetFacts("classify", samples=2000, side=1024, longer=2048, thinnest=8.0, largest=512),
+            model=GLNET,
+            machine=GPU,
+        ),
+    ),
     "detection, short": (
         "detect",
         {"schedule.epochs": 5, "data.img_size": 256},
@@ -89,7 +98,8 @@ RUNS = {
 
 
 # Settings that two rules give the same value: the second one, beside that which came first.
-TWICE = {("detection, short", "augment.crop"): "own-crops", ("segmentation by steps", "augment.crop"): "own-crops"}
+CROPPING = ("detection, short", "segmentation by steps", "segmentation of large images")
+TWICE = {(name, "augment.crop"): "own-crops" for name in CROPPING}
 
 
 def rules_of(name):

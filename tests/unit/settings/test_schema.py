@@ -128,6 +128,7 @@ OUTSIDE = {
     "augment.rand_spread": [-1, math.inf],
     "augment.rand_prob": [-0.1, 1.1],
     "augment.jitter": [-0.1, 1.1],
+    "augment.distort": [-0.1, 1.1],
     "augment.erase": [-0.1, 3.0],
     "augment.mixup": [-0.1],
     "augment.cutmix": [-0.1],

@@ -1,6 +1,7 @@
 """Sets of images with objects: layouts, what is wrong with them, and how it is told."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pycocotools.mask
@@ -14,7 +15,7 @@ from saccade.data.geometry import draw_uniforms
 from saccade.data.image import ORIENTATION, BadSample
 from saccade.data.open import open_data
 from saccade.settings import AugmentConfig, DataConfig
-from saccade.tasks.detection.data import ObjectEncoder
+from saccade.tasks.detection.data import BoxTargets, ObjectEncoder
 from saccade.tasks.detection.objects import unpack_masks
 from saccade.tasks.detection.regions import MOST_LAYERS, layers_needed, paint_objects, to_mask
 from saccade.tasks.detection.runs import pack_runs, paint_runs, unpack_counts
@@ -398,7 +399,8 @@ def test_as_many_layers_are_counted_as_painting_takes(seed):
 def test_crops_move_all_layers_alike():
     layers = torch.randint(0, 5, (2, 3, 32, 32))
     crop = CropAugment(AugmentConfig(), crop=32, scale=(0.6, 1.6), mean=(0.5,) * 3, std=(0.5,) * 3, device="cpu")
-    moved = crop.geometry(draw_uniforms(torch.tensor([3, 4])), width=32, operations=0, later=[])
+    images = {"image": torch.zeros(2, 3, 32, 32, dtype=torch.uint8)}
+    moved = crop.geometry(images, draw_uniforms(torch.tensor([3, 4])), operations=0, later=[])
     together = moved.mask(layers)
     for place in range(3):
         torch.testing.assert_close(together[:, place], moved.mask(layers[:, place]))
@@ -605,3 +607,17 @@ def test_clean_copy_has_what_is_sound_and_names_the_rest(root, tmp_path):
     assert all(word in left for word in ("5.png", "box without area", "its box is a duplicate", "without its mask"))
     assert json.loads((tmp_path / "clean" / "train.json").read_text())["categories"][0]["name"] == "square"
     assert found == []
+
+
+def test_the_smallest_objects_are_measured_by_their_shorter_side():
+    boxes = np.array([[0, 0, 8, 30], [0, 0, 40, 50], [5, 5, 6, 6]], np.float32)
+    targets = BoxTargets(
+        np.arange(1),
+        ("a",),
+        starts=np.array([0, 3]),
+        boxes=boxes,
+        labels=np.zeros(3, np.int64),
+        crowd=np.array([False, False, True]),
+    )
+    assert targets.thinnest() == pytest.approx(8 + 0.05 * (40 - 8))
+    assert replace(targets, crowd=np.ones(3, bool)).thinnest() is None

@@ -68,6 +68,8 @@ WEIGHTS = [
     ("glnet_4g", "segment_glnet_upernet", 56.8),
     ("glnet_9g", "segment_glnet_upernet", 91.7),
     ("swin_tiny_patch4_window7_224", "segment_swin", 59.9),
+    ("swin_small_patch4_window7_224", "segment_glnet_fpn", 53.2),
+    ("swin_small_patch4_window7_224", "segment_glnet_upernet", 81.3),
 ]
 
 

@@ -11,6 +11,7 @@ from saccade.data.image import BadSample
 from saccade.data.open import open_data
 from saccade.settings import DataConfig, ModelConfig
 from saccade.tasks.opening import choose_task, open_samples
+from saccade.tasks.segmentation.data import make_targets
 from saccade.tasks.segmentation.values import ClassMap, guess_map, read_map
 from support.masks import COLOURS, make_masks, make_pair, save_mask
 
@@ -383,3 +384,13 @@ def test_classification_folder_is_not_taken_for_masks(tmp_path):
     with pytest.raises(ValueError, match="set for classify"):
         opened(tmp_path)
     assert Path(tmp_path).exists()
+
+
+def test_the_thinnest_class_is_measured_by_area_and_border(tmp_path):
+    mask = np.zeros((10, 10), np.uint8)
+    mask[:, 4:6] = 1  # area 20, border 20: 2 pixels; the ground has 80 and 20
+    save_mask(tmp_path / "0.png", mask)
+    targets = make_targets(tmp_path, ["0.png"], classes=None, given=["ground", "wire"])
+    assert targets.thinnest() == 2.0
+    save_mask(tmp_path / "0.png", np.zeros((10, 10), np.uint8))
+    assert targets.thinnest() is None

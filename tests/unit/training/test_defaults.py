@@ -1,16 +1,26 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from saccade.data.open import open_data
 from saccade.models._builder import OPTIONS_ABOVE_SMALL
 from saccade.runs.run import Run
-from saccade.settings import ConfigError, TrainConfig, overlay
-from saccade.settings.sizes import batch_for, options_above_small, side_for
+from saccade.settings import ConfigError, DataConfig, TrainConfig, overlay
+from saccade.settings.decisions import decide
+from saccade.settings.facts import Facts, MachineFacts, ModelFacts, SetFacts
+from saccade.settings.fitting import FOUND
+from saccade.settings.sizes import batch_for, options_above_small, side_for, side_of_whole
 from saccade.settings.strength import settle_strength, settled_strength
+from saccade.tasks.detection import Detect
+from saccade.tasks.opening import open_samples
 from saccade.training.defaults import typical_side
 from saccade.training.recipes import configure
+from saccade.training.resolve import resolve
 from saccade.training.train import train
+from support.masks import make_masks
 from support.trainings import TINY, assert_same_end
 
 
@@ -28,7 +38,67 @@ def test_a_model_for_small_images_is_trained_at_their_own_size(tmp_path, side, c
     data = open_data(str(folder(tmp_path, side=side))).train
     assert typical_side(data) == side
     assert side_for(typical_side(data), 32) == chosen
-    assert side_for(typical_side(data), 224) == 224
+    assert side_for(typical_side(data), 224) == (224 if side > 64 else chosen)
+
+
+def test_small_images_in_files_are_trained_at_the_size_of_those_in_memory():
+    assert side_for(64, 224) == 64
+    facts = Facts(data=SetFacts("classify", 900, side=64), model=ModelFacts("resnet18"))
+    arrays = replace(facts, data=SetFacts("classify", 900, array=(64, 3)))
+    sizes = [decide(TrainConfig(), one, FOUND).data.img_size for one in (facts, arrays)]
+    assert sizes == [64, 64]
+
+
+@pytest.mark.parametrize(
+    ("longer", "thinnest", "gpu", "side"),
+    [
+        (480, 20.0, True, 480),
+        (640, 20.0, True, 512),
+        (64, None, True, 64),
+        (110, 6.0, False, 96),
+        (480, 20.0, False, 256),
+        (480, 6.0, False, 480),  # 3.2 pixels at 256
+        (2048, 8.0, True, 1024),  # 2 pixels at 512
+        (2048, 20.0, True, 512),
+    ],
+)
+def test_whole_images_keep_their_size_as_far_as_the_device_and_thin_details_ask(longer, thinnest, gpu, side):
+    assert side_of_whole(longer, thinnest, largest=512, gpu=gpu)[0] == side
+
+
+def test_images_of_a_dense_task_are_measured_by_their_longer_side(tmp_path):
+    root = make_masks(tmp_path, train=6, size=(96, 40))
+    choice, data = open_samples("segment", DataConfig(path=str(root)))
+    config, _ = resolve(configure(None, {"task": "segment"}), choice, data, torch.device("cpu"))
+    assert config.data.img_size == 96
+    assert config.model.head == "fpn:width=64,inner=64"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "gpu", "head"),
+    [
+        (None, {}, False, "mask_rcnn:width=64,hidden=256,sampled=64,proposals=200"),
+        (None, {}, True, "mask_rcnn:width=128,hidden=512,sampled=256,proposals=500"),
+        (None, {"model.head": "mask_rcnn:anchor=4"}, False, None),
+        (None, {"model.head": "atss"}, False, "atss"),
+        ("quick", {}, False, "mask_rcnn:width=64,hidden=256,sampled=64,proposals=200"),
+        ("quick", {}, True, "mask_rcnn"),
+        ("detect_3x", {}, False, None),
+    ],
+)
+def test_a_cpu_gets_a_light_head_unless_one_is_named(recipe, given, gpu, head):
+    facts = Facts(machine=MachineFacts(gpu=gpu, cores=2))
+    config = configure(recipe, {"task": "detect", **given})
+    found = decide(decide(config, facts, Detect.rules), facts, FOUND).model
+    assert (found.head, found.cpu_head) == (head or config.model.head, None)  # None: as in the recipe
+
+
+def test_batches_of_larger_images_keep_their_number_of_pixels():
+    large = SetFacts("segment", samples=10_000, side=1024, longer=2048, thinnest=8.0, largest=512)
+    facts = Facts(data=large, model=ModelFacts("glnet_nano"), machine=MachineFacts(gpu=True, cores=2))
+    for given, batch, rate in (({}, 8, 5e-4), ({"optim.batch_size": 32}, 32, 1e-3)):
+        config = decide(configure(None, {"task": "segment", **given}), facts, FOUND)
+        assert (config.data.img_size, config.optim.batch_size, config.optim.lr) == (1024, batch, rate)
 
 
 def test_unreadable_images_do_not_count_and_none_at_all_leave_the_usual_size(tmp_path):

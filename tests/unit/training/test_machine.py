@@ -22,6 +22,7 @@ from saccade.training.console import Console
 from saccade.training.loop import Interrupted, Loop
 from saccade.training.pace import Pace
 from saccade.training.recipes import configure
+from support.masks import make_masks
 from support.training import TINY, tiny
 
 FAST = Pace(startup=0.0, step=0.001, validation=0.0, steps=4)
@@ -171,6 +172,17 @@ def test_what_was_named_is_left_as_it_is(asked, given, recipe):
     seen, (config, said) = asked(given, recipe=recipe, pace=lambda _: SLOW)
     assert (seen, said) == ([], [])
     assert config == configure(recipe, given)
+
+
+def test_a_dense_task_gets_a_time_by_its_images_and_a_smaller_model_before_smaller_images(asked, tmp_path):
+    data = {"data.path": str(make_masks(tmp_path, train=80, size=(160, 120))), "task": "segment"}
+    slow = lambda config: Pace(0.0, 4.0 if (config.data.img_size or 160) > 100 else 0.2, 0.0, 5)  # noqa: E731
+    seen, (config, said) = asked(data, pace=slow)
+    assert seen == [(None, None), ([32, 64, 128], None), ([32, 64, 128], 96)]
+    assert 60 < config.schedule.epochs <= (80 - 5) / (5 * 0.2 * 1.15)  # 80 images: 80 seconds
+    assert "fitted to" in said[0]
+    slower = lambda _: Pace(0.0, 100.0, 0.0, 5)  # noqa: E731
+    assert asked(data, pace=slower)[1][0].schedule.epochs == 30  # 150 steps, however long they take
 
 
 def fitted_to_many(data, given, device, *, recipe=None):

@@ -81,7 +81,7 @@ T2T = STRONG | {
 }
 SOT_S4 = {"optim.name": "adamw", "schedule.epochs": 10, "schedule.min_lr": 0.0, "schedule.curve": "poly"}
 UPERNET = {
-    "task": "segment",
+    "task": "segment:cat_max_ratio=0.75,uniform_scale=true",
     "data.img_size": 512,
     "optim.name": "adamw",
     "optim.lr": 6e-5,
@@ -91,9 +91,14 @@ UPERNET = {
     "schedule.curve": "poly",
     "schedule.warmup_steps": 1500,
     "augment.flip": 0.5,
+    "augment.distort": 0.5,
+    "augment.ratio": [1.0, 1.0],
+    "optim.clip": None,
 }
 COCO = {
     "optim.name": "adamw",
+    "optim.clip": None,
+    "augment.ratio": [1.0, 1.0],
     "optim.lr": 1e-4,
     "optim.weight_decay": 0.05,
     "optim.batch_size": 16,

@@ -29,10 +29,9 @@ class DetectionCodec(Codec):
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return the augmentation, which makes training crops."""
-        scale = self.spec.extra.get("scale") or [1.0, 1.0]
-        return CropAugment(
-            augment, crop=self.spec.img_size, scale=scale, mean=self.spec.mean, std=self.spec.std, device=device
-        )
+        scale, uniform = self.spec.extra.get("scale") or [1.0, 1.0], bool(self.spec.extra.get("uniform_scale"))
+        framed: dict[str, Any] = {"mean": self.spec.mean, "std": self.spec.std, "device": device}
+        return CropAugment(augment, crop=self.spec.img_size, scale=scale, uniform_scale=uniform, **framed)
 
     def gap(self, first: np.ndarray, second: np.ndarray) -> float:
         """Return the largest difference of outputs above the score threshold, in any order."""

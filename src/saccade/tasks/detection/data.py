@@ -144,6 +144,11 @@ class BoxTargets(Targets):
         sides = np.sqrt((self.boxes[:, 2:] - self.boxes[:, :2]).clip(0).prod(1))
         return float(np.percentile((sides * img_size / sizes.max(1).clip(1))[known], 5))
 
+    def thinnest(self) -> float | None:
+        """Return the 5% quantile of the objects' shorter sides."""
+        sides = (self.boxes[:, 2:] - self.boxes[:, :2]).min(1)[~self.crowd]
+        return float(np.percentile(sides, 5)) if len(sides) else None
+
     def beyond(self) -> np.ndarray:
         """Return which objects extend beyond their images, K bool, where sizes are known."""
         if not len(self.sizes):

@@ -21,12 +21,14 @@ class DetectOptions:
 
     Args:
         scale: range of the factor by which training samples are resized (large-scale jitter).
+        uniform_scale: draw the factor uniformly, as the papers' code does; else log-uniformly.
         least: score threshold.
         overlap: IoU threshold of non-maximum suppression; default: the head's own.
         kept: most objects per image.
     """
 
     scale: list[float] = field(default_factory=lambda: [0.6, 1.6])
+    uniform_scale: bool = False
     least: float = 0.05
     overlap: float | None = None
     kept: int = 100
@@ -60,6 +62,7 @@ class DetectionReader(Reader):
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
         side = targets.small_side(spec.img_size) if isinstance(targets, BoxTargets) else None
         _fit_anchors(spec, side, model.head or DEFAULT_HEAD)
+        spec.extra |= {"uniform_scale": True} if self.options.uniform_scale else {}
         spec.extra |= {"scale": list(self.options.scale)} | filter_options(self.options)
 
     def check_spec(self, spec: InputSpec) -> None:

@@ -108,6 +108,7 @@ class MaskRCNN(Head):
         convs: convolutions of the box heads.
         proposals: number of proposals.
         anchor: square root of the anchors' area, in cells.
+        per_class: whether boxes are predicted for each class; default: in a single stage only.
     """
 
     stages = 1
@@ -125,14 +126,16 @@ class MaskRCNN(Head):
         convs: int = 0,
         proposals: int = 1000,
         anchor: float = 8.0,
+        per_class: bool | None = None,
     ) -> None:
         super().__init__()
         self.num_classes, self.sampled, self.positive = num_classes, sampled, positive
         self.fpn = FPN(channels, width, more="pool")
         self.rpn = RPN(width, proposals=proposals, anchor=anchor)
         one = self.stages == 1
+        per_class = one if per_class is None else per_class
         self.heads = nn.ModuleList(
-            BoxHead(width, num_classes, hidden=hidden, convs=convs, per_class=one) for _ in range(self.stages)
+            BoxHead(width, num_classes, hidden=hidden, convs=convs, per_class=per_class) for _ in range(self.stages)
         )
         self.mask_heads = nn.ModuleList(
             MaskHead(width, num_classes, hidden=width) for _ in range(self.stages if masks else 0)
@@ -201,7 +204,8 @@ class MaskRCNN(Head):
             parts["masks"] = self._mask_loss(number, packed, objects, boxes, matched, positive, size)
         if number + 1 < len(self.heads):
             with torch.no_grad():
-                moved = clip(decode(own, safe, WEIGHTS[number]), size)
+                likely = torch.where(positive, label, logits[..., 1:].argmax(-1))  # class by which a box is refined
+                moved = clip(decode(head.codes_of(codes, likely), safe, WEIGHTS[number]), size)
             boxes, used = moved, used & has_area(moved)
         return parts, boxes, used
 
@@ -252,12 +256,13 @@ class MaskRCNN(Head):
         logits, codes = self.rpn(levels)
         boxes, filled = self.rpn.propose(logits, codes, self.rpn.anchors(levels, size), size)
         chances = []
+        head: Any
         for number, head in enumerate(self.heads):
             said, codes = head(look_at(packed, boxes, SIDE), len(boxes))
             chances.append(said.softmax(-1))
             safe = with_area(boxes)
             moved = clip(decode(codes, safe[:, :, None], WEIGHTS[number]), size)  # B, P, K or 1, 4
-            boxes = moved[:, :, 0] if number + 1 < len(self.heads) else boxes
+            boxes = head.codes_of(moved, said[..., 1:].argmax(-1)) if number + 1 < len(self.heads) else boxes
         chance = torch.stack(chances).mean(0)[..., 1:] * filled[..., None]
         moved = moved.expand(-1, -1, self.num_classes, -1)
         label = torch.arange(self.num_classes, device=boxes.device).expand_as(chance)

@@ -1,5 +1,7 @@
 """Codec of segmentation."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -24,8 +26,11 @@ class SegmentationCodec(Codec):
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return the augmentation, which makes training crops."""
-        crop, scale = self.spec.extra.get("crop") or self.spec.img_size, self.spec.extra.get("scale") or [1.0, 1.0]
-        return CropAugment(augment, crop=crop, scale=scale, mean=self.spec.mean, std=self.spec.std, device=device)
+        extra = self.spec.extra
+        crop, scale = extra.get("crop") or self.spec.img_size, extra.get("scale") or [1.0, 1.0]
+        more = {name: extra[name] for name in ("uniform_scale", "cat_max_ratio") if name in extra}
+        framed: dict[str, Any] = {"mean": self.spec.mean, "std": self.spec.std, "device": device}
+        return CropAugment(augment, crop=crop, scale=scale, **more, **framed)
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
         """Return the scores of every class and pixel of the square, which `unframe` decodes.

@@ -31,6 +31,9 @@ class SegmentOptions:
     crop: int | None = None  # side of training crops and sliding windows; default: the image size
     # range of the resize factor of training samples
     scale: list[float] = field(default_factory=lambda: [0.5, 2.0])
+    uniform_scale: bool = False  # draw it uniformly, as the papers' code does; else log-uniformly
+    # largest share of a class in a training crop, for which ten places are tried; the papers' code has 0.75
+    cat_max_ratio: float = 1.0
     # a file with the meaning of mask values or colours, or names of the values from 0 on
     classes: str | list[str] | None = None
     ignore: int | None = IGNORED  # value of ignored pixels
@@ -45,6 +48,8 @@ class SegmentOptions:
             raise ValueError(f"scale={self.scale}; it must be two factors above 0 and at most 10, the smaller first")
         if not self.scales or not all(0 < scale <= 4 for scale in self.scales):
             raise ValueError(f"scales={self.scales}; they must be factors above 0 and at most 4")
+        if not 0 < self.cat_max_ratio <= 1:
+            raise ValueError(f"cat_max_ratio={self.cat_max_ratio}; it must be a share above 0 and at most 1")
         if self.crop is not None and self.crop < 16:
             raise ValueError(f"crop={self.crop}; it must be a side in pixels, at least 16")
         if not 0 <= self.aux < 100:
@@ -84,6 +89,8 @@ class SegmentationReader(Reader):
     def complete_spec(self, spec: InputSpec, data: Data, model: ModelConfig) -> None:
         """Use letterboxing; store side and scale of crops, and class frequencies."""
         spec.extra |= {"fit": True, "frame": IMAGE, "crop": self.options.crop, "scale": list(self.options.scale)}
+        spec.extra |= {"uniform_scale": True} if self.options.uniform_scale else {}
+        spec.extra |= {"cat_max_ratio": self.options.cat_max_ratio} if self.options.cat_max_ratio < 1 else {}
         spec.extra |= {"asked": self.options.asked} if self.options.asked else {}
         spec.shorter = None
         if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):

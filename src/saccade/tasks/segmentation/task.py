@@ -44,7 +44,7 @@ class Segment(Task):
     Options = SegmentOptions
     asked_by = ("crop", "test", "scales", "flip")
     rules = RULES
-    recipe = "segment"
+    recipe, largest = "segment", 512
 
     class_weights: Tensor | None
 
