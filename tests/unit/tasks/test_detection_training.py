@@ -199,7 +199,7 @@ def test_trained_weights_are_tuned_by_a_recipe_of_their_own():
     assert config.optim.new_scale > 1
 
 
-@pytest.mark.parametrize(("side", "asked", "used"), [(160, None, 160), (560, None, 512), (160, 64, 64)])
+@pytest.mark.parametrize(("side", "asked", "used"), [(160, None, 160), (560, None, 256), (160, 64, 64)])
 def test_objects_are_sought_at_the_images_own_size_up_to_a_limit(tmp_path, side, asked, used):
     given = {
         "task": "detect",
