@@ -141,7 +141,7 @@ def as_table() -> str:
     for name, claim in read_claims().items():
         found, said = evaluate(name, claim), warnings(name)
         if not found.seeds:
-            waiting.append(f"| `{name}`: {claim['claim']} | {claim['figure']} | {claim['minutes']} |")
+            waiting.append(f"| {_link(name)}: {claim['claim']} | {claim['figure']} | {claim['minutes']} |")
             continue
         ours = change = could = ""
         for one in found.compared:
@@ -154,14 +154,18 @@ def as_table() -> str:
             floor = plan_detectable(MOST_SEEDS, SAMPLES, than, level=level_of(claim))
             could = f"{100 * one.difference.detectable:.2f} (planned floor {100 * floor:.2f})"
             verdict = f"{one.verdict}{', with warnings' if said else ''}"
-            row = (f"`{name}`: {claim['claim']}", claim["figure"], ours, change, could, verdict)
+            row = (f"{_link(name)}: {claim['claim']}", claim["figure"], ours, change, could, verdict)
             lines.append(f"| {' | '.join(row)} | {minutes(name):.0f} |")
         if not found.compared:
-            row = (f"`{name}`: {claim['claim']}", claim["figure"], ours, change, could, found.verdict)
+            row = (f"{_link(name)}: {claim['claim']}", claim["figure"], ours, change, could, found.verdict)
             lines.append(f"| {' | '.join(row)} | {minutes(name):.0f} |")
         notes += _notes(name, claim, found, said)
     rest = ["Not run yet, with the minutes of an H200 that they will take, estimated:", "", *_waiting(waiting)]
     return "\n".join([*lines, "", *notes, "", *rest])
+
+
+def _link(name: str) -> str:
+    return f"[{name}](../benchmarks/claims/claims/{name}.yaml)"
 
 
 def _waiting(rows: list[str]) -> list[str]:
@@ -169,7 +173,7 @@ def _waiting(rows: list[str]) -> list[str]:
 
 
 def _notes(name: str, claim: dict[str, Any], found: Found, said: list[str]) -> list[str]:
-    text = [f"- `{name}`: {claim['host']}. Data: `{claim['compare']['data']}`. Published: {claim['published']}."]
+    text = [f"- {name}: {claim['host']}. Data: `{claim['compare']['data']}`. Published: {claim['published']}."]
     results = f"../benchmarks/claims/results/{name}"
     if found.compared:
         text.append(f"  {_overall(found)}[Page]({results}/report.html), [result]({results}/result.md).")

@@ -13,7 +13,7 @@ from saccade.statistics import paired_difference
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 ROW = re.compile(
-    r"^\| `(\w+)`: .*\| ([\d.]+) (\w+), ([\d.]+) (\w+), (\d+) seeds \| "
+    r"^\| \[(\w+)\]\([^)]*\): .*\| ([\d.]+) (\w+), ([\d.]+) (\w+), (\d+) seeds \| "
     r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] at ([\d.]+) % \| [^|]*\| ([a-z ]+?)(?:, with warnings)? \|",
     re.MULTILINE,
 )
