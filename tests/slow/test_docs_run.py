@@ -22,6 +22,7 @@ EXCEPTIONS = {
     "pip install": "needs the network; tests/unit/test_documents.py sees that the extras exist",
     "nvidia-cuda-mps-control": "needs a GPU",
     "python benchmarks/accuracy/finetune.py": "needs photographs and trained weights",
+    "python benchmarks/claims": "needs archives of CIFAR, and a GPU for minutes",
     "python benchmarks/speed/serve.py": "measures for minutes under load; tests/slow/test_serve_load.py does the like",
     "python benchmarks/speed/svpn.py": "times decompositions of matrices for minutes",
     "saccade compare --tune": "names a flag; the command with it stands below",

@@ -201,8 +201,8 @@ def test_options_by_which_no_trained_model_is_asked_are_refused(segmenter, optio
 
 def test_every_option_of_every_task_is_said_to_be_asked_by_or_read_by_or_is_of_training():
     of_training = {
-        "segment": {"loss", "aux", "scale"},
-        "detect": {"scale"},
+        "segment": {"loss", "aux", "scale", "uniform_scale", "cat_max_ratio"},
+        "detect": {"scale", "uniform_scale"},
         "multilabel": {"loss", "gamma_pos", "gamma_neg", "clip"},
         "text": {"metric", "max_length", "truncate", "scratch"},
         "vqa": {"max_length", "truncate", "scratch"},

@@ -35,6 +35,10 @@ EXCEPTIONS = {
         "anchors are kept so that a captured step copies none from the host; a compiled graph may not fill that store"
     ),
     ("tasks/detection/roi.py", "is_cuda"): "a fixed number of rows costs a CPU most of its time; fewer make a GPU wait",
+    (
+        "tasks/detection/masks.py",
+        "is_cuda",
+    ): "one mask after the other suits a CPU; a GPU would wait for each",
     ("tasks/metric.py", "is_cuda"): "answers leave a GPU while the next batch runs, which takes an event of its stream",
 }
 

@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from saccade.commands.train import flags
-from saccade.settings import flatten, parse_settings
+from saccade.settings import flatten, overlay, parse_settings
 from saccade.settings.named import combine
 from saccade.settings.overrides import INSTEAD, names_of
 from saccade.settings.recipes import list_recipes
@@ -50,6 +50,7 @@ def test_a_command_gives_the_recipes_settings_but_for_what_it_names(recipe, comm
     here, there = flatten(found), flatten(own)
     named = {*names_of(given), *(INSTEAD[key] for key in given if key in INSTEAD)}
     named |= {"optim.least_steps"} if {"optim.lr", "optim.batch_size"} & given.keys() else set()
+    named |= {"model.cpu_head"} if "model.head" in given else set()  # a named head is that of any machine
     assert {key for key in here if here[key] != there[key]} <= named
     assert found.task == (combine(own.task, given.get("task")) if "task" in given else own.task)
     for text in own.model.plugins:  # what is put on beside a recipe's own takes none of it away
@@ -63,4 +64,5 @@ def test_naming_a_recipes_task_keeps_its_options(recipe):
     own = configure(recipe, {})
     name = own.task.partition(":")[0]
     assert configure(recipe, {"task": name}) == own
-    assert configure(recipe, {"model.head": own.model.head and own.model.head.partition(":")[0]}) == own
+    head = own.model.head and own.model.head.partition(":")[0]
+    assert configure(recipe, {"model.head": head}) == overlay(own, {"model.cpu_head": None} if head else {})

@@ -18,6 +18,7 @@ OTHER = {  # a value of each setting of the data that is not its default
     "group": "patient",
     "folds": 3,
     "fold": 1,
+    "keep_aspect": True,
 }
 
 
