@@ -5,7 +5,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
-from ..settings import help_of
+from ..settings.help import help_of
 
 # Help of flags shared by several commands; that of settings is in their fields.
 DATA = help_of("data.path")

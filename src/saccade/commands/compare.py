@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from ..settings import help_of
+from ..settings.help import help_of
 from ..support.importing import quick_imports
 from . import (
     COLUMNS,

@@ -1,21 +1,28 @@
-"""Settings of a run: the schema, recipes and families, and what is decided from data, model and machine."""
+"""Settings of a run: the schema, recipes and families, and what is decided from data, model and machine.
 
-from .changes import leave_out, nearest, overlay
-from .schema import (
-    AugmentConfig,
-    DataConfig,
-    EngineConfig,
-    KeepConfig,
-    LossConfig,
-    ModelConfig,
-    OptimConfig,
-    ScheduleConfig,
-    TrainConfig,
-    flatten,
-    help_of,
-)
-from .text import drop_retired, parse_settings, read_value, read_yaml, to_yaml
-from .values import ConfigError, fit_value, short
+Names are loaded when first used: `saccade.settings.help` alone costs no more than reading a file.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .changes import leave_out, nearest, overlay
+    from .kinds import fit_value
+    from .schema import (
+        AugmentConfig,
+        DataConfig,
+        EngineConfig,
+        KeepConfig,
+        LossConfig,
+        ModelConfig,
+        OptimConfig,
+        ScheduleConfig,
+        TrainConfig,
+        flatten,
+    )
+    from .text import drop_retired, parse_settings, read_value, read_yaml, to_yaml
+    from .values import ConfigError, short
 
 __all__ = [
     "AugmentConfig",
@@ -31,7 +38,6 @@ __all__ = [
     "drop_retired",
     "fit_value",
     "flatten",
-    "help_of",
     "leave_out",
     "nearest",
     "overlay",
@@ -41,3 +47,18 @@ __all__ = [
     "short",
     "to_yaml",
 ]
+
+PLACES = {
+    "changes": ("leave_out", "nearest", "overlay"),
+    "kinds": ("fit_value",),
+    "text": ("drop_retired", "parse_settings", "read_value", "read_yaml", "to_yaml"),
+    "values": ("ConfigError", "short"),
+}  # all others: "schema"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = next((place for place, names in PLACES.items() if name in names), "schema")
+    value = globals()[name] = getattr(import_module(f".{place}", __name__), name)
+    return value

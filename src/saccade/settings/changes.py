@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from .aliases import find_alias
 from .schema import TrainConfig, flatten
 from .text import RETIRED
-from .values import ConfigError, at, fit_value, short
+from .values import ConfigError, at, short
 
 ConfigT = TypeVar("ConfigT")
 
@@ -83,9 +83,11 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
                 )
             changes[name] = _overlay(current, value, source, f"{full}.")
         else:
-            fitted = fit_value(value, hints[name], full, source=source)
-            changes[name] = {**current, **fitted} if isinstance(current, dict) else fitted
-    return dataclasses.replace(config, **changes)
+            changes[name] = {**current, **value} if isinstance(current, dict) and isinstance(value, Mapping) else value
+    try:
+        return dataclasses.replace(config, **changes)
+    except ConfigError as error:
+        raise ConfigError(f"{at(source)}{error}") from None
 
 
 def _nearest(config: Any, full: str, prefix: str, hints: Mapping[str, Any]) -> str:

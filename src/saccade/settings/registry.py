@@ -10,9 +10,10 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from .changes import nearest
+from .kinds import fit_value
 from .named import split_options
 from .text import read_value
-from .values import ConfigError, fit_value
+from .values import ConfigError
 
 Thing = TypeVar("Thing")
 

@@ -19,7 +19,6 @@ from saccade.settings.decisions import (
 )
 from saccade.settings.facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts, TriedRate, Weights
 from saccade.settings.rules import rules
-from saccade.settings.schema import FIELDS
 from saccade.tasks.opening import choose_task
 from saccade.training.recipes import ask, configure
 
@@ -173,7 +172,7 @@ def test_what_the_user_gives_is_what_there_is():
         record = []
         values = flatten(resolved(name, record=record))
         for setting, value in given.items():
-            if setting in FIELDS and setting != "model.name":
+            if setting in flatten(TrainConfig()) and setting != "model.name":
                 assert values[setting] == value, name
         assert {one.setting for one in record if one.who == "you"} >= {
             name for name, value in given.items() if value != flatten(TrainConfig())[name] and name != "optim.lr"

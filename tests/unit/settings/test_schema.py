@@ -7,8 +7,22 @@ import yaml
 
 from saccade.settings import ConfigError, TrainConfig, flatten, overlay, parse_settings, read_value, read_yaml, to_yaml
 from saccade.settings.aliases import ALIASES
-from saccade.settings.schema import RANGES
-from saccade.settings.values import Several, require_number
+from saccade.settings.kinds import Items, NotNegativeOrInfinite, leaves_of, range_of, say_range
+from saccade.settings.values import require_number
+
+
+def leaves(kind=TrainConfig, prefix=""):
+    """Yield every setting by dotted name, with the types that it takes."""
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if dataclasses.is_dataclass(hint):
+            yield from leaves(hint, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", leaves_of(hint)
+
+
+RANGES = {
+    name: next(kind for kind in kinds if say_range(kind)) for name, kinds in leaves() if any(map(say_range, kinds))
+}
 
 
 def test_settings_survive_the_way_through_yaml():
@@ -176,16 +190,17 @@ def test_a_number_out_of_its_range_is_refused_with_the_range(name):
             overlay(TrainConfig(), {name: value})
         assert name in str(error.value)
         told = str(error.value)
-        assert str(RANGES[name]) in told or "it takes" in told, told
+        assert say_range(RANGES[name]) in told or "it takes" in told, told
 
 
 @pytest.mark.parametrize("name", RANGES)
 def test_the_ends_of_a_range_are_taken_where_they_belong_to_it(name):
-    allowed = RANGES[name]
-    each = allowed.each if isinstance(allowed, Several) else allowed
-    good = [end for end, left_out in ((each.low, each.above), (each.high, each.below)) if not left_out]
-    for end in [end for end in good if math.isfinite(end)] or [each.low + 0.5 if each.above else each.low]:
-        value = [float(end)] * (allowed.lengths or (2,))[-1] if isinstance(allowed, Several) else end
+    kind = RANGES[name]
+    items = range_of(kind) if isinstance(range_of(kind), Items) else None
+    each = range_of(typing.get_args(typing.get_args(kind)[0])[0] if items else kind)
+    ends = [0] if kind == NotNegativeOrInfinite else [end for end in (each.ge, each.le) if end is not None]
+    for end in ends or [each.gt + 0.5]:
+        value = [float(end)] * (items.lengths or (2,))[-1] if items else end
         assert flatten(overlay(TrainConfig(), {name: value}))[name] == value
 
 
