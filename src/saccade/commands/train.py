@@ -1,6 +1,7 @@
 """`saccade train`."""
 
 import signal
+import sys
 from argparse import ArgumentParser
 
 from rich.console import Console
@@ -90,6 +91,8 @@ def run(args: Args) -> int:
 
         named = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
         print(to_yaml(resolved_config(args.recipe, settings, **named, plugins=plugins)), end="")
+        if args.time is not None:
+            print("--time has no effect here: `saccade plan` times a few steps and prints the epochs", file=sys.stderr)
         return 0
     with quick_imports():
         from ..training.loop import Interrupted

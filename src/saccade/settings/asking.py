@@ -43,10 +43,17 @@ def _variants(config: TrainConfig, facts: Facts) -> Change:
 
 def _other_model(config: TrainConfig, facts: Facts) -> Change | None:
     asked = _asked(facts)
-    given = asked.given.get("model.name")
+    given = asked.given.get("model.name", asked.trained)
     if given is None or asked.full_name(given) == asked.full_name(config.model.name):
         return None
     return Change({"model.options": {}}, f"the recipe's model options are for {config.model.name}, not for {given}")
+
+
+def _trained_model(config: TrainConfig, facts: Facts) -> Change | None:
+    asked = _asked(facts)
+    if asked.trained is None:
+        return None
+    return Change({"model.name": asked.trained}, f"the model of the run {asked.given['model.checkpoint']}")
 
 
 def _other_task(config: TrainConfig, facts: Facts) -> Change | None:
@@ -92,6 +99,7 @@ ASKED = (
     Rule("family", "family", ("asked",), _family),
     Rule("variants", "recipe", ("asked",), _variants),
     Rule("other-model", "you", ("asked",), _other_model),
+    Rule("trained-model", "model", ("asked",), _trained_model),
     Rule("other-task", "you", ("asked",), _other_task),
     Rule("head-given", "you", ("asked",), _head_given),
     Rule("batch-given", "you", ("asked",), _batch_given),

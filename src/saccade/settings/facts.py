@@ -14,9 +14,10 @@ class Asked:
     variants: Mapping[str, Any]  # patterns of model names with settings
     why: str  # this recipe
     given: Mapping[str, Any]  # settings by dotted name
-    model: str  # full name of the model: the one given, else the recipe's
+    model: str  # full name of the model: the one given, else the checkpoint's, else the recipe's
     full_name: Callable[[str], str]  # of any model's name
     texts: tuple[str, ...]  # what the recipe's patterns of model names are held against
+    trained: str | None = None  # model of the run whose weights are given, where no model is
     bare: bool = False  # leave the recipe's own plug-ins out
 
 
@@ -88,6 +89,20 @@ class TriedRate:
 
 
 @dataclass(frozen=True)
+class ComparedFacts:
+    """A run's place in a comparison; None: not decided yet."""
+
+    seed: int | None = None
+    fold: int | None = None  # that validates
+    repeat: int = 0  # which cut into folds
+    every: int | None = None  # epochs between validations
+    validated: int = 0  # samples in each
+    tuned: Mapping[str, Any] | None = None  # the best settings of short trials
+    longest: int | None = None  # epochs of the longest arm
+    epochs: int | None = None  # of this run, where runs took longer than planned
+
+
+@dataclass(frozen=True)
 class Facts:
     """All facts that are known; rules whose facts are not known decide nothing."""
 
@@ -97,5 +112,6 @@ class Facts:
     data: SetFacts | None = None
     model: ModelFacts | None = None
     machine: MachineFacts | None = None
+    compared: ComparedFacts | None = None
     begun: bool = False  # the run is resumed: it keeps its model, whatever its first weights say by now
     filled: bool = False  # the settings were resolved before

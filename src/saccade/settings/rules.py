@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 from .asking import ASKED
+from .compared import COMPARED
 from .decisions import Rule
 from .fitting import FOUND, TIMED, TRIED
 
 
 def rules(task: Iterable[Rule] = ()) -> tuple[Rule, ...]:
     """Return all rules, those of a task among them."""
-    return (*ASKED, *TRIED, *TIMED, *task, *FOUND)
+    return (*ASKED, *TRIED, *TIMED, *COMPARED, *task, *FOUND)

@@ -100,18 +100,17 @@ def configure(
 def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why: str = "named by you") -> Asked:
     """Return the request that settings are decided from: recipe and given settings."""
     name = recipe or default_recipe(given)
-    if "model.name" not in given and (known := model_of(given.get("model.checkpoint"))) is not None:
-        given = {**given, "model.name": known}
+    known = None if "model.name" in given else model_of(given.get("model.checkpoint"))
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     plain = overlay(TrainConfig(), values, source=f"recipe {name}")
     task = given.get("task") or plain.task
     find_model = choose_task(task).kind.hosts.find_model if task else Hosts.find_model
-    full = find_model(given.get("model.name") or plain.model.name)
+    full = find_model(given.get("model.name") or known or plain.model.name)
     if recipe is None:
         trained = given.get("model.checkpoint") or given.get("model.pretrained")
         why = "the default with pretrained weights" if trained else f"the default of the task {task or 'classify'}"
     texts = variant_names(task, full)
-    return Asked(name, values, variants, why, given, full, find_model, texts, bare=bare)
+    return Asked(name, values, variants, why, given, full, find_model, texts, known, bare)
 
 
 def default_recipe(given: Mapping[str, Any]) -> str:

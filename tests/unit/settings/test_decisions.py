@@ -17,7 +17,16 @@ from saccade.settings.decisions import (
     read_decisions,
     write_decisions,
 )
-from saccade.settings.facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts, TriedRate, Weights
+from saccade.settings.facts import (
+    ComparedFacts,
+    Facts,
+    MachineFacts,
+    ModelFacts,
+    SetFacts,
+    TimeFacts,
+    TriedRate,
+    Weights,
+)
 from saccade.settings.rules import rules
 from saccade.tasks.opening import choose_task
 from saccade.training.recipes import ask, configure
@@ -28,6 +37,9 @@ ARRAYS = SetFacts("classify", samples=50_000, array=(28, 3), measured=([0.5, 0.5
 GLNET = ModelFacts("glnet_nano", asked="glnet_nano", side=32, above_small={"patch": 4})
 WEIGHTS = Weights(288, 3, [0.5] * 3, [0.5] * 3, {"drop_rate": 0.1})
 TEN_MINUTES = TimeFacts("10 min", 38, "about 9 min", options={"dims": [16, 32]}, img_size=64, slow="3 epochs fit")
+
+HOSTED = ModelFacts("hf:nobody/model", asked="hf:nobody/model")
+ARM = ComparedFacts(seed=3, every=4, validated=5000, tuned={"optim.weight_decay": 0.2}, longest=22, epochs=12)
 
 
 def model(name):
@@ -93,12 +105,41 @@ RUNS = {
         {"schedule.epochs": 5, "data.img_size": 256},
         Facts(data=SetFacts("classify", samples=300, side=480, largest=640), model=GLNET, machine=CPU),
     ),
+    "segmentation by a Hugging Face model": (
+        "segment",
+        {"model.name": "hf:nobody/segformer"},
+        Facts(data=SetFacts("segment", samples=300, side=480, largest=512), model=HOSTED, machine=GPU),
+    ),
+    "texts": (
+        "text",
+        {"model.name": "nobody/roberta"},
+        Facts(data=SetFacts("text", samples=8000), model=HOSTED, machine=GPU),
+    ),
+    "questions": (
+        "vqa",
+        {"model.name": "nobody/vilt"},
+        Facts(data=SetFacts("vqa", samples=8000), model=HOSTED, machine=CPU),
+    ),
+    "an arm of a comparison": (
+        "small",
+        {"model.plugins": ["broadcast"]},
+        Facts(data=PHOTOGRAPHS, model=GLNET, machine=CPU, compared=ARM),
+    ),
+    "a fold of a comparison": (
+        "small",
+        {"data.folds": 5},
+        Facts(data=PHOTOGRAPHS, model=GLNET, machine=CPU, compared=ComparedFacts(seed=7, fold=3, repeat=1)),
+    ),
 }
 
 
 # Settings that two rules give the same value: the second one, beside that which came first.
 CROPPING = ("detection, short", "segmentation by steps", "segmentation of large images")
 TWICE = {(name, "augment.crop"): "own-crops" for name in CROPPING}
+HOSTED_RUNS = {"segmentation by a Hugging Face model": "own-crops", "texts": "texts", "questions": "questions"}
+for run, rule in HOSTED_RUNS.items():
+    TWICE |= {(run, "task"): "task-of-set", (run, "augment.crop"): rule, (run, "augment.flip"): rule}
+TWICE |= {("texts", "optim.lr"): "variants", ("questions", "engine.compile"): "compile"}
 
 
 def rules_of(name):
@@ -134,7 +175,7 @@ def leaves(value):
 
 
 def names_a_fact(one, facts, config):
-    if one.who == "you":  # the fact is what was given
+    if one.who == "you" and one.rule != "seeds":  # the fact is what was given
         return "given" in one.why
     if one.who == "task":  # the fact is the task
         return one.rule in {rule.name for rule in choose_task(config.task).kind.task_rules()}

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from ...runs.run import RunError
-from ...settings import ConfigError, TrainConfig, overlay
-from ...settings.decisions import Decision, decide, decisions_between
-from ...settings.facts import Facts, TimeFacts
+from ...settings import ConfigError, TrainConfig
+from ...settings.compared import COMPARED
+from ...settings.decisions import Decision, decide, put
+from ...settings.facts import ComparedFacts, Facts, TimeFacts
 from ...settings.fitting import TIMED
 from ...settings.overrides import dotted, merge
 from ...settings.strength import SAY_STRENGTH
@@ -34,11 +35,15 @@ class ArmConfigs(dict[str, TrainConfig]):
         self.records: dict[str, list[Decision]] = {arm.name: [] for arm in arms}
         super().__init__({arm.name: arm.configure(recipe, shared, record=self.records[arm.name]) for arm in arms})
 
-    def change(self, name: str, values: Mapping[str, Any], *, who: str, rule: str, why: str) -> None:
-        """Change settings of an arm, and write down why."""
-        changed = overlay(self[name], values)
-        self.records[name] += decisions_between(self[name], changed, who=who, rule=rule, why=why)
-        self[name] = changed
+    def adopt(self, name: str, decisions: Sequence[Decision]) -> None:
+        """Change settings of an arm as was decided when it was resolved."""
+        self[name] = put(self[name], {one.setting: one.value for one in decisions})
+        self.records[name] += decisions
+
+    def decide(self, name: str, **facts: Any) -> None:
+        """Change settings of an arm by the rules on its place in the comparison."""
+        compared = Facts(compared=ComparedFacts(**facts))
+        self[name] = decide(self[name], compared, COMPARED, record=self.records[name])
 
     def fit(self, name: str, time: TimeFacts, *, without: Sequence[str] = ()) -> None:
         """Change settings of an arm by the rules on what fits into a time."""
@@ -82,10 +87,9 @@ def count_in_epochs(configs: ArmConfigs, cache: DataCache, device: torch.device)
         if config.schedule.steps is None:
             continue
         with suppress(Exception):  # whatever is wrong with an arm is said where it is built
-            resolved, _ = resolve(config, *cache.open(config), device)
-            length = {"schedule.epochs": resolved.schedule.epochs, "schedule.steps": None}
-            why = f"{config.schedule.steps} steps with batch size {resolved.optim.batch_size}"
-            configs.change(name, length, who="set", rule="epochs-of-steps", why=why)
+            record: list[Decision] = []
+            resolve(config, *cache.open(config), device, record=record)
+            configs.adopt(name, [one for one in record if one.rule == "epochs-of-steps"])
 
 
 def refuse_earlier(request: Request, configs: Mapping[str, TrainConfig], record: Mapping[str, Any]) -> None:

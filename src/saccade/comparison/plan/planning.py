@@ -13,10 +13,10 @@ import torch
 from ...data.open import Data
 from ...data.source import Stream
 from ...runs.run import Run
-from ...settings import TrainConfig, overlay
-from ...settings.decisions import beside_recipe, between, decisions_between
-from ...settings.facts import TimeFacts
-from ...settings.strength import settle_strength
+from ...settings import TrainConfig
+from ...settings.compared import COMPARED
+from ...settings.decisions import beside_recipe, decide, put
+from ...settings.facts import ComparedFacts, Facts, TimeFacts
 from ...support.durations import say_duration
 from ...support.spawning import VISIBLE, cores
 from ...training.defaults import validate_every
@@ -40,8 +40,6 @@ from .snapshot import ArmSnapshot, DataCache, unchanged
 from .timing import Timing
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 
-SEEDS = "seeds and folds of the comparison"
-
 
 class Planner:
     """Makes the plan of what is asked."""
@@ -58,7 +56,7 @@ class Planner:
         self.crew = Crew(self.slots)
         self.configs = arm_configs(request)
         for name in self.configs:
-            self.configs.change(name, {"seed": self.seeds[0]}, who="you", rule="seeds", why=SEEDS)
+            self.configs.decide(name, seed=self.seeds[0])
         self.asked: dict[str, int] = {}  # epochs of each arm before they are fitted to a budget
         self.reference = reference_of(self.arms).name
         self.cache = DataCache()
@@ -180,16 +178,13 @@ class Planner:
             self.every = min(validate_every(config, *sizes) for config in self.configs.values())
         for name in self.configs if self.every > 1 else ():
             if name not in own:
-                why = f"validation on {len(data.val):,} samples after every epoch would take too long"
-                self.configs.change(name, {setting: self.every}, who="set", rule="validate-seldom", why=why)
+                self.configs.decide(name, every=self.every, validated=len(data.val))
 
     def _settle_strength(self, settles: bool) -> None:
         """Augment all arms alike: as suits the longest, or as the recipe says."""
         longest = max(config.schedule.epochs for config in self.configs.values()) if settles else sys.maxsize
-        why = f"{longest} epochs; short runs train better with less augmentation, and all arms are augmented alike"
-        for name, config in self.configs.items():
-            settled = between(config, settle_strength(config, longest))
-            self.configs.change(name, settled, who="recipe", rule="short-run", why=why)
+        for name in self.configs:
+            self.configs.decide(name, longest=longest)
 
     def _tune(self, done: Sequence[str]) -> list[str]:
         """Give the arms the settings that fit them; return the arms that were tuned."""
@@ -215,8 +210,7 @@ class Planner:
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, self.folder.path) from None
         for name, twin in self.twins.items():
-            found = self.tuned.settings[twin]
-            self.configs.change(name, found, who="set", rule="tune", why="the best in short trials")
+            self.configs.decide(name, tuned=self.tuned.settings[twin])
         self.notes += notes_on_tuning(self.tuned)
         return names
 
@@ -268,22 +262,16 @@ class Planner:
             self.configs.fit(name, replace(facts, epochs=epochs, pace=pace))
 
     def _config(self, name: str, seed: int) -> TrainConfig:
-        return overlay(self.configs[name], {"seed": seed})
+        return put(self.configs[name], {"seed": seed})
 
     def _job(self, name: str, piece: Piece) -> Job:
         """Return the run of an arm for a seed, or for a fold of it."""
-        config, folds = self._config(name, piece.seed), self.request.folds
-        if folds is not None:
-            config = overlay(
-                config, {"data.fold": piece.fold, "data.split_seed": config.data.split_seed + piece.repeat}
-            )
-        record = decisions_between(self.configs[name], config, who="you", rule="seeds", why=SEEDS)
-        if (epochs := self.shortened.get(str(piece.whole), {}).get(name)) is not None:
-            before, config = config, overlay(config, {"schedule.epochs": epochs})
-            why = "runs took longer than planned"
-            record += decisions_between(before, config, who="budget", rule="shortened", why=why)
-        path, record = self.folder.run_path(name, config), [*self.configs.records[name], *record]
-        return Job(name, piece.seed, config, path, None if folds is None else piece, tuple(record))
+        fold = piece if self.request.folds is not None else None
+        place: dict[str, Any] = {} if fold is None else {"fold": fold.fold, "repeat": fold.repeat}
+        facts = ComparedFacts(piece.seed, **place, epochs=self.shortened.get(str(piece.whole), {}).get(name))
+        record = [*self.configs.records[name]]
+        config = decide(self.configs[name], Facts(compared=facts), COMPARED, record=record)
+        return Job(name, piece.seed, config, self.folder.run_path(name, config), fold, tuple(record))
 
     def _jobs(self) -> tuple[Job, ...]:
         parts = [one for seed in self.seeds for one in pieces(seed, self.request.folds, self.request.repeats)]
