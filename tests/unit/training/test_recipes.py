@@ -7,6 +7,7 @@ import pytest
 import saccade
 from saccade.settings import ConfigError, TrainConfig, flatten, overlay
 from saccade.settings.recipes import choose_variants, list_recipes, read_recipe, split_variants
+from saccade.training import recipes
 from saccade.training.optim import rate_at
 from saccade.training.recipes import configure
 from support.masks import make_masks
@@ -298,3 +299,12 @@ def three_steps(recipe, out, options, more, **given):
     if recipe not in ("text", "vqa"):
         given["img_size"] = 32
     return saccade.train(recipe=recipe, epochs=1, out=out, settings=settings, quiet=True, **given)
+
+
+def test_the_model_of_a_checkpoint_is_decided_by_the_run_it_is_from(monkeypatch):
+    monkeypatch.setattr(recipes, "model_of", lambda checkpoint: "test_vit" if checkpoint == "earlier" else None)
+    record = []
+    assert configure(None, {"model.checkpoint": "earlier"}, record=record).model.name == "test_vit"
+    one = [one for one in record if one.setting == "model.name"][-1]
+    assert (one.who, one.rule, one.why) == ("model", "trained-model", "the model of the run earlier")
+    assert configure(None, {"model.checkpoint": "earlier", "model.name": "test_resnet"}).model.name == "test_resnet"
