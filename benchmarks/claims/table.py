@@ -1,6 +1,6 @@
 """Make docs/claims.md of what the claims' runs gave: every interval is computed anew from `results/*/scores.npz`.
 
-python benchmarks/claims/table.py          # write the table between its marks in docs/claims.md
+python benchmarks/claims/table.py          # write the table into docs/claims.md, and the figure results/claims.html
 python benchmarks/claims/table.py --check  # end with status 1 if the table there is another one
 """
 
@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import yaml
 
+from saccade.report import Interval, Section, interval_chart, paragraph, render_page, table
+from saccade.report.markup import join
 from saccade.statistics import Difference, paired_difference, plan_detectable
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "claims.md"
+FIGURE = HERE / "results" / "claims.html"
 BEGIN, END = "<!-- made by benchmarks/claims/table.py -->", "<!-- end -->"
 CENTRAL, OTHERS = 5, 31  # claims, of which the first share four fifths of ALPHA
 ALPHA = 0.05
@@ -164,6 +167,34 @@ def as_table() -> str:
     return "\n".join([*lines, "", *notes, "", *rest])
 
 
+def as_page() -> str:
+    """Return a page with every comparison's interval over one axis, and the claims that wait."""
+    rows, waiting = [], []
+    for name, claim in read_claims().items():
+        found = evaluate(name, claim)
+        doubt = ", with warnings" if warnings(name) else ""
+        for one in found.compared:
+            ends = (100 * end for end in (one.difference.low, one.difference.mean, one.difference.high))
+            rows.append(Interval(f"{name}: {one.better} against {one.than}", *ends, remark=f"{one.verdict}{doubt}"))
+        if not found.compared:
+            waiting.append((name, claim["claim"], found.verdict))
+    chart = interval_chart(
+        rows,
+        title="Difference in top-1 accuracy",
+        x_label="points, right of zero is better",
+        name_label="Claim",
+        remark_label="Verdict",
+    )
+    central, other = (f"{100 * level_of({'central': which}):.5g} %" for which in (True, False))
+    levels = paragraph(f"Intervals of central claims are of {central}, those of others of {other}.")
+    left = table(("Claim", "What it says", "State"), waiting, caption="Claims without an interval")
+    sections = [
+        Section("tested", "Tested", join(levels, chart)),
+        Section("waiting", "Not tested yet", left),
+    ]
+    return render_page("Do the papers' claims hold?", sections, kind="Claims")
+
+
 def _link(name: str) -> str:
     return f"[{name}](../benchmarks/claims/claims/{name}.yaml)"
 
@@ -196,6 +227,7 @@ def main() -> None:
     if args.check:
         raise SystemExit(int(made != page))
     PAGE.write_text(made, encoding="utf-8")
+    FIGURE.write_text(as_page(), encoding="utf-8")
     print(as_table())
 
 

@@ -23,6 +23,10 @@ def test_page_is_the_one_that_the_script_makes() -> None:
     assert table.as_table() in PAGE
 
 
+def test_figure_is_the_one_that_the_script_makes() -> None:
+    assert table.FIGURE.read_text(encoding="utf-8") == table.as_page()
+
+
 def test_every_interval_follows_from_the_committed_scores() -> None:
     rows = ROW.findall(PAGE)
     assert rows
