@@ -1,6 +1,7 @@
 """From a recipe and the user's settings to the complete settings of a run."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ..building.build import parse_plugin
@@ -115,8 +116,11 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
 
 
 def default_recipe(given: Mapping[str, Any]) -> str:
-    """Return the default recipe: the task's own, or `finetune` if trained weights are given."""
+    """Return the default recipe: the task's own, also of a kind of models, or `finetune` with trained weights."""
     kind = choose_task(given["task"]).kind if given.get("task") else Task
+    host = identify(given["model.name"]).kind if kind.recipes and given.get("model.name") else ""
+    if (own := next((name for pattern, name in kind.recipes.items() if fnmatchcase(host, pattern)), None)) is not None:
+        return own
     if not (given.get("model.checkpoint") or given.get("model.pretrained")):
         return kind.recipe
     return kind.finetuning or (FINETUNE if kind.recipe == Task.recipe else kind.recipe)

@@ -11,12 +11,13 @@ from ...data.spec import InputSpec
 from ...plugins.pretrained import import_transformers
 from ...settings import ConfigError, ModelConfig
 from ..hosts import Hosts
-from ..huggingface import build_host, describe_host, explained, quietly, read_config, safe
+from ..huggingface import build_host, describe_host, explained, quietly, read_config, safe, words_of
 from .marks import mark_spec
 from .tokens import Reading, open_tokenizer
 
 VOCABULARIES = (
-    "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"
+    "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spm.model", "spiece.model",
+    "sentencepiece.bpe.model",
 )  # fmt: skip
 LONGEST = 1_000_000  # larger limits of a tokenizer mean no limit
 
@@ -54,7 +55,7 @@ class TextHosts(Hosts):
         host = describe_host(config.name, spec.outputs, kind=cls.host_kind)
         tokenizer = describe_tokenizer(config.name, host)
         own: dict[str, str | None] = {name: tokenizer.pop(name) for name in ("cls", "sep")}
-        kinds, limit = host["config"].get("type_vocab_size", 0) or 0, tokenizer["limit"]
+        kinds, limit = words_of(host["config"]).get("type_vocab_size", 0) or 0, tokenizer["limit"]
         reading = Reading(
             **(tokenizer | {"limit": min(how["max_length"] or limit, limit)}),
             kinds=isinstance(kinds, int) and kinds > 1,
@@ -98,7 +99,7 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     if cut_left:  # also part of what a resumed run compares
         backend.enable_truncation(2, direction="left")
     text = backend.to_str()
-    config, tokens = host["config"], open_tokenizer(text)
+    config, tokens = words_of(host["config"]), open_tokenizer(text)
     rows = config.get("vocab_size")
     if isinstance(rows, int) and tokens.get_vocab_size(with_added_tokens=True) > rows:
         raise ConfigError(
