@@ -14,7 +14,6 @@ from ..settings.facts import Asked, Facts
 from ..settings.overrides import ADDED, dotted
 from ..settings.recipes import choose_variants, read_recipe, split_variants
 from ..tasks import Task
-from ..tasks.hosts import Hosts
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 
@@ -106,11 +105,13 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     plain = overlay(TrainConfig(), values, source=f"recipe {name}")
     task = given.get("task") or plain.task
-    find_model = choose_task(task).kind.hosts.find_model if task else Hosts.find_model
+    kind = choose_task(task).kind if task else Task
+    find_model = kind.hosts.find_model
     full = find_model(given.get("model.name") or plain.model.name)
     if recipe is None:
         trained = given.get("model.checkpoint") or given.get("model.pretrained")
         why = "the default with pretrained weights" if trained else f"the default of the task {task or 'classify'}"
+        why += " for such a model" if name in kind.recipes.values() else ""
     texts = variant_names(task, full)
     return Asked(name, values, variants, why, given, full, find_model, texts, bare=bare)
 

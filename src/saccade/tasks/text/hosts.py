@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spm.model", "spiece.model",
     "sentencepiece.bpe.model",
 )  # fmt: skip
+PIECES = VOCABULARIES[-3:]  # read by another package
 LONGEST = 1_000_000  # larger limits of a tokenizer mean no limit
 
 
@@ -84,9 +86,15 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     """Return a model's tokenizer, padding token (also set in `host`), maximum length, class token and separator."""
     transformers = import_transformers()
     folder = Path(name).expanduser()
-    if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
+    files = [file for file in VOCABULARIES if (folder / file).is_file()]
+    if folder.is_dir() and not files:
         raise ConfigError(
             f"the tokenizer of {name!r} is missing: no {' or '.join(VOCABULARIES[:3])}; put one next to the model"
+        )
+    if files and set(files) <= set(PIECES) and find_spec("sentencepiece") is None:
+        raise ConfigError(
+            f"the tokenizer of {name!r} is {files[0]}, which transformers reads with sentencepiece; run pip install "
+            "sentencepiece protobuf, or save the tokenizer as tokenizer.json"
         )
     with explained(name, what="tokenizer"), quietly():
         made = transformers.AutoTokenizer.from_pretrained(name, **safe(name))
