@@ -51,7 +51,6 @@ class Task(nn.Module):
         hosts: its `Hosts`: models other than timm's, and heads.
         rules: rules on settings, see `saccade.tasks.rules`; None: disable what the codec does not support.
         recipe, finetuning: default recipes from scratch and from trained weights; None for the latter: the former.
-        recipes: default recipes for kinds of Hugging Face models, by patterns of `model_type`.
         largest: side up to which whole images keep their size by default; None: the model's image size.
     """
 
@@ -67,7 +66,6 @@ class Task(nn.Module):
     hosts: ClassVar[type[Hosts]] = Hosts
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
-    recipes: ClassVar[Mapping[str, str]] = {}
     largest: ClassVar[int | None] = None
 
     model: nn.Module

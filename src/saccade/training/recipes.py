@@ -111,7 +111,7 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
     if recipe is None:
         trained = given.get("model.checkpoint") or given.get("model.pretrained")
         why = "the default with pretrained weights" if trained else f"the default of the task {task or 'classify'}"
-        why += " for such a model" if name in kind.recipes.values() else ""
+        why += " for such a model" if name in kind.hosts.recipes.values() else ""
     texts = variant_names(task, full)
     return Asked(name, values, variants, why, given, full, find_model, texts, bare=bare)
 
@@ -119,9 +119,10 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
 def default_recipe(given: Mapping[str, Any]) -> str:
     """Return the default recipe: the task's own, also of a kind of models, or `finetune` with trained weights."""
     kind = choose_task(given["task"]).kind if given.get("task") else Task
-    host = identify(given["model.name"]).kind if kind.recipes and given.get("model.name") else ""
-    if (own := next((name for pattern, name in kind.recipes.items() if fnmatchcase(host, pattern)), None)) is not None:
-        return own
+    recipes, model = kind.hosts.recipes, given.get("model.name")
+    host = identify(model).kind if recipes and model else ""
+    if own := [name for pattern, name in recipes.items() if fnmatchcase(host, pattern)]:
+        return own[0]
     if not (given.get("model.checkpoint") or given.get("model.pretrained")):
         return kind.recipe
     return kind.finetuning or (FINETUNE if kind.recipe == Task.recipe else kind.recipe)

@@ -32,6 +32,7 @@ class TextHosts(Hosts):
     """
 
     host_kind: ClassVar[str] = "SEQUENCE_CLASSIFICATION"
+    recipes: ClassVar = {"modernbert": "modernbert", "deberta*": "deberta"}
 
     @classmethod
     def find_model(cls, name: str) -> str:

@@ -1,6 +1,6 @@
 """Text classification."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from ...data.spec import InputSpec
 from ...data.targets import Counts
@@ -33,7 +33,6 @@ class ClassifyText(Classify):
     asked_by = ()
     rules = RULES
     recipe = "text"
-    recipes: ClassVar = {"modernbert": "modernbert", "deberta*": "deberta"}
 
     # In training
 
