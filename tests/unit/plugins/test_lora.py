@@ -7,10 +7,9 @@ import timm
 import torch
 import transformers
 
-import saccade
 from saccade.building.build import build_model, build_task
 from saccade.data.spec import InputSpec
-from saccade.plugins import HostError, LoRA, SecondOrderHead, attach
+from saccade.plugins import HostError, LoRA, SecondOrderHead, attach, find_host
 from saccade.settings import ConfigError, LossConfig, ModelConfig, OptimConfig
 from saccade.tasks.opening import choose_task
 from saccade.training.optim import build_optimizer
@@ -57,8 +56,14 @@ def test_a_layer_adds_the_scaled_product_of_two_small_ones():
     low = layer.lora.lora_B.weight @ layer.lora.lora_A.weight
     assert layer.lora.lora_A.weight.shape == (4, 32)
     torch.testing.assert_close(layer(x), before + 6 / 4 * x @ low.T)
-    attach(model, saccade.ContextBroadcast(position="mlp_mid"))  # finds the layers, not what is beside them
-    model(torch.randn(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize("host", [vit, llama, lambda: classifier("Bert")])
+def test_other_plugins_find_the_layers_and_not_what_is_beside_them(host):
+    model = host()
+    before = find_host(model).blocks
+    attach(model, LoRA())
+    assert find_host(model).blocks == before
 
 
 def test_adapters_classifier_and_other_plugins_are_trained_alone():
