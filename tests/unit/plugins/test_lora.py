@@ -7,6 +7,7 @@ import timm
 import torch
 import transformers
 
+import saccade
 from saccade.building.build import build_model, build_task
 from saccade.data.spec import InputSpec
 from saccade.plugins import HostError, LoRA, SecondOrderHead, attach, find_host
@@ -172,6 +173,20 @@ def test_a_missing_peft_names_the_extra(monkeypatch):
     with pytest.raises(ImportError, match=r"pip install 'saccade\[lora\]'"):
         attach(model, LoRA())
     assert trained(model) == {name for name, _ in model.named_parameters()}
+
+
+def test_random_weights_under_adapters_are_told(capsys, tmp_path):
+    settings = {"model.options": {key: value for key, value in SMALL.items() if key != "img_size"}}
+    settings |= {"data.train_limit": 20, "optim.batch_size": 10, "engine.device": "cpu", "data.workers": 0}
+    given = {"model": "vit_tiny_patch16_224", "epochs": 1, "img_size": 32, "settings": settings}
+    first = saccade.train(out=tmp_path / "first", **given)
+    assert "random weights" not in capsys.readouterr().err
+    saccade.train(out=tmp_path / "random", plugins=["lora"], **given)
+    assert "lora trains adapters beside random weights" in " ".join(capsys.readouterr().err.split())
+    saccade.train(out=tmp_path / "begun", plugins=["lora"], checkpoint=str(first.path), **given)
+    assert "random weights" not in capsys.readouterr().err
+    own, begun = (saccade.load_model(tmp_path / name)[0].state_dict() for name in ("first", "begun"))
+    assert all(torch.equal(begun[name], value) for name, value in own.items() if not name.startswith("head."))
 
 
 def task_of(**config):
