@@ -16,6 +16,7 @@ from saccade.deployment.verify import compare
 from saccade.plugins import (
     ContextBroadcast,
     ExtraBlock,
+    LoRA,
     SecondOrderHead,
     SqueezeExcite,
     TokenEmbedding,
@@ -39,6 +40,7 @@ PLUGINS = {
     "broadcast_scale": lambda: ContextBroadcast(scale=True),
     "extra_block": ExtraBlock,
     "extra_mlp": lambda: ExtraBlock(kind="mlp"),
+    "lora": LoRA,
     "second_order": lambda: SecondOrderHead(num_classes=5),
     "squeeze": SqueezeExcite,
     "token_embedding": TokenEmbedding,

@@ -24,6 +24,7 @@ from saccade.plugins import (
     ContextBroadcast,
     ExtraBlock,
     HostError,
+    LoRA,
     SecondOrderHead,
     SqueezeExcite,
     UniformHead,
@@ -144,6 +145,7 @@ PLUGINS: dict[str, Callable[[], Any]] = {
     "uniform": partial(UniformHead, "A"),
     "second_order": partial(SecondOrderHead, num_heads=2, head_dim=3),
     "extra_attention": ExtraBlock,
+    "lora": partial(LoRA, rank=2),
 }
 MAPS = {  # their blocks return maps, or attend in windows
     *("swin", "convnext", "resnet50", "swin_features", "convnext_features", "vit_features"),
@@ -161,6 +163,7 @@ REFUSED: dict[str, set[str]] = {
     "uniform": HOSTS.keys() - PLAIN_ATTENTION,
     "second_order": UNCLASSIFIED | {"sot"},
     "extra_attention": MAPS,
+    "lora": {"resnet50", "convnext", "convnext_features"},  # no linear layers in blocks
 }
 PAIRS = [(host, plugin) for host in HOSTS for plugin in PLUGINS if host not in REFUSED[plugin]]
 # Compiling and exporting take seconds: the first pairs always, all of them with the slow tests.

@@ -38,10 +38,13 @@ def make_model(folder, kind="bert", *, vocabulary=None, vocab_size=None):
     if kind == "gpt":
         config = transformers.OpenAIGPTConfig(n_embd=16, n_layer=2, n_head=2, n_positions=32, vocab_size=count)
         model = transformers.OpenAIGPTModel(config)
+    elif kind == "llama":
+        config = transformers.LlamaConfig(vocab_size=count, max_position_embeddings=32, num_key_value_heads=1, **SIZE)
+        model = transformers.LlamaModel(config)
     else:
         model = transformers.BertModel(transformers.BertConfig(vocab_size=count, max_position_embeddings=32, **SIZE))
     model.save_pretrained(folder)
-    make_tokenizer(special=kind != "gpt", vocabulary=vocabulary).save_pretrained(folder)
+    make_tokenizer(special=kind == "bert", vocabulary=vocabulary).save_pretrained(folder)
     return folder
 
 

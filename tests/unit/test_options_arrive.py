@@ -88,6 +88,7 @@ PLUGIN_VALUES: dict[str, dict[str, list[Any]]] = {
     "broadcast": {"layers": [[0]]},
     "squeeze": {"reduction": [2], "layers": [[0]]},
     "uniform": {"layers": [[0]]},
+    "lora": {"rank": [2], "alpha": [3.0], "drop_rate": [0.3], "targets": ["attention", ["qkv", "fc1"]]},
     "extra_block": {"num_heads": [1], "mlp_ratio": [1.5], "position": [1]},
     "token_embedding": {"path": ["patch_embed.proj"], "dim": [16], "stride": [8]},
 }  # fmt: skip

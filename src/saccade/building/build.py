@@ -15,7 +15,7 @@ from ..data.spec import InputSpec
 from ..data.targets import Counts
 from ..models import CheckpointError
 from ..models._identify import resolve_name
-from ..plugins import PLUGINS, attach
+from ..plugins import PLUGINS, LoRA, attach, attached
 from ..plugins.trained import new_parameters, zero_new_classifier
 from ..runs.earlier import restore_options
 from ..runs.metadata import check_inputs, check_model, described_by, read_described
@@ -104,6 +104,11 @@ def build_task(
             if (name, options) not in taught:
                 with _options_explained(name, options):
                     task = PLUGINS[name](task, **options)
+    if (config.probe or config.freeze) and any(isinstance(handle.plugin, LoRA) for handle in attached(model)):
+        raise ConfigError(
+            f"model.{'probe' if config.probe else 'freeze'} was given with the plug-in lora, which freezes the model "
+            "itself and trains adapters in all of its blocks; remove one of the two"
+        )
     if config.probe:
         freeze_all_but_classifier(model)
     elif config.freeze:

@@ -3,6 +3,7 @@
 from .attach import Handle, attach, attached
 from .broadcast import ContextBroadcast
 from .extra_block import ExtraBlock
+from .lora import LoRA
 from .pretrained import from_pretrained
 from .registry import PLUGINS, register_plugin
 from .second_order import SecondOrderHead
@@ -18,6 +19,7 @@ __all__ = [
     "Handle",
     "Host",
     "HostError",
+    "LoRA",
     "SecondOrderHead",
     "SqueezeExcite",
     "TokenEmbedding",

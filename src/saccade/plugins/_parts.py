@@ -129,8 +129,12 @@ def _mlp_of(module: nn.Module) -> tuple[str, str, str] | None:
 
 
 def _layers(module: nn.Module) -> list[str]:
-    """Return the names of layers with a weight matrix, in order of registration."""
-    return [name for name, m in module.named_modules() if getattr(getattr(m, "weight", None), "ndim", 0) >= 2]
+    """Return the names of layers with a weight matrix, in order of registration; not those inside of such a layer."""
+    found: list[str] = []
+    for name, m in module.named_modules():
+        if getattr(getattr(m, "weight", None), "ndim", 0) >= 2 and not (found and name.startswith(f"{found[-1]}.")):
+            found.append(name)
+    return found
 
 
 def describe_block(model: nn.Module, path: str, prefix_tokens: int) -> Block:

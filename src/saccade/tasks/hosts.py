@@ -1,5 +1,6 @@
 """The role Hosts: builds a task's models, from timm or its own."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,9 +28,11 @@ class Hosts:
 
     Attributes:
         classifier: how the names of a Hugging Face model's classifier begin, if `optim.new_scale` applies to it.
+        recipes: default recipes of kinds of Hugging Face models, by patterns of `model_type`.
     """
 
     classifier: ClassVar[str] = ""
+    recipes: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def find_model(cls, name: str) -> str:

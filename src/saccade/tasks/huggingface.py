@@ -63,14 +63,16 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool =
     transformers = import_transformers()
     config = read_config(spec, kind=kind)
     made = getattr(transformers, f"AutoModelFor{kind.title().replace('_', '')}")  # AutoModelForObjectDetection, ...
+    added = spec.extra["host"].get("added_tokens", 0)  # for which the weights have no embeddings
     with quietly():
         if weights is None:
             with explained(config.model_type):
-                return made.from_config(config)
+                model = made.from_config(config)
+            model.added_tokens = added
+            return model
         _refuse_pickles(Path(weights).expanduser())
-        added = spec.extra["host"].get("added_tokens", 0)  # for which the weights have no embeddings
         if added:
-            config.vocab_size -= added
+            config.get_text_config().vocab_size -= added
         with explained(weights):
             model, info = made.from_pretrained(
                 weights,
@@ -93,8 +95,15 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None, whole: bool =
         spec.notes.append(f"{weights} has no trained pooler; the pooler is initialized randomly")
     if added:
         with quietly():
-            model.resize_token_embeddings(config.vocab_size + added, mean_resizing=False)
+            model.resize_token_embeddings(config.get_text_config().vocab_size + added, mean_resizing=False)
+    model.added_tokens = added
     return model.float()
+
+
+def words_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a model's configuration that is about words; models of images too nest it."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else config
 
 
 CLASSES = {

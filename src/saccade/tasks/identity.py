@@ -11,8 +11,8 @@ from .hosts import PREFIX
 CONFIG, LONGEST = "config.json", 100  # most characters of a type or name
 # Types recognised in names, longer ones before those that they contain.
 SPOKEN = (
-    "xlm-roberta", "openai-gpt", "distilbert", "camembert", "roberta", "deberta", "mobilebert", "albert", "electra",
-    "xlnet", "gpt2", "gpt", "bert", "vilt",
+    "xlm-roberta", "openai-gpt", "distilbert", "modernbert", "camembert", "roberta", "deberta", "mobilebert", "albert",
+    "electra", "xlnet", "gpt2", "gpt", "bert", "vilt",
 )  # fmt: skip
 
 

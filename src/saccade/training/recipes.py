@@ -1,6 +1,7 @@
 """From a recipe and the user's settings to the complete settings of a run."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ..building.build import parse_plugin
@@ -13,7 +14,6 @@ from ..settings.facts import Asked, Facts
 from ..settings.overrides import ADDED, dotted
 from ..settings.recipes import choose_variants, read_recipe, split_variants
 from ..tasks import Task
-from ..tasks.hosts import Hosts
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 
@@ -104,18 +104,24 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     plain = overlay(TrainConfig(), values, source=f"recipe {name}")
     task = given.get("task") or plain.task
-    find_model = choose_task(task).kind.hosts.find_model if task else Hosts.find_model
+    kind = choose_task(task).kind if task else Task
+    find_model = kind.hosts.find_model
     full = find_model(given.get("model.name") or known or plain.model.name)
     if recipe is None:
         trained = given.get("model.checkpoint") or given.get("model.pretrained")
         why = "the default with pretrained weights" if trained else f"the default of the task {task or 'classify'}"
+        why += " for such a model" if name in kind.hosts.recipes.values() else ""
     texts = variant_names(task, full)
     return Asked(name, values, variants, why, given, full, find_model, texts, known, bare)
 
 
 def default_recipe(given: Mapping[str, Any]) -> str:
-    """Return the default recipe: the task's own, or `finetune` if trained weights are given."""
+    """Return the default recipe: the task's own, also of a kind of models, or `finetune` with trained weights."""
     kind = choose_task(given["task"]).kind if given.get("task") else Task
+    recipes, model = kind.hosts.recipes, given.get("model.name")
+    host = identify(model).kind if recipes and model else ""
+    if own := [name for pattern, name in recipes.items() if fnmatchcase(host, pattern)]:
+        return own[0]
     if not (given.get("model.checkpoint") or given.get("model.pretrained")):
         return kind.recipe
     return kind.finetuning or (FINETUNE if kind.recipe == Task.recipe else kind.recipe)

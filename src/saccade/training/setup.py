@@ -17,6 +17,7 @@ from ..data.open import Data
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.validation import Validation
+from ..plugins import LoRA, attached
 from ..settings import ConfigError, TrainConfig
 from ..settings.sizes import steps_of_epoch
 from ..tasks import MetricSpec, Task
@@ -51,6 +52,12 @@ def assemble(
     train = limit_samples(data.train, config.data.train_limit)
     known = None if isinstance(train, Stream) else train
     model: Any = build_model(config.model, spec, seed=config.seed)
+    begun = config.model.checkpoint or (config.model.pretrained and not spec.extra.get("scratch"))
+    if not begun and any(isinstance(handle.plugin, LoRA) for handle in attached(model)):
+        spec.notes.append(
+            "lora trains adapters beside random weights, which stay as they are; start from trained ones, with "
+            "--pretrained or --checkpoint"
+        )
     if config.engine.grad_checkpointing:
         if not hasattr(model, "set_grad_checkpointing"):
             raise ConfigError(

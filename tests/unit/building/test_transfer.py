@@ -20,6 +20,7 @@ from saccade.tasks.opening import find_task
 VARIANTS = {  # beside the defaults of each registered plug-in
     "broadcast": ["scale=true", "scale=true,layers=all,position=both", "scale=true,spare_pyramid=true"],
     "extra_block": ["kind=mlp,position=1"],
+    "lora": ["rank=2,norms=true"],
     "second_order": ["beside=true", "fusion=late", "pooling=gcp"],
     "squeeze": ["reduction=4,position=mlp_mid"],
     "token_embedding": ["kind=resnet", "norm=true", "kind=linear"],

@@ -1,15 +1,19 @@
 """Single texts, pairs and truncation as each model's paper or card has them, for every class of tokenizers."""
 
+from importlib import import_module
+
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers.utils.sentencepiece_model_pb2_new import ModelProto
 
 import saccade
 from saccade.building.build import load_model
 from saccade.data.spec import InputSpec
 from saccade.runs.state import StateError
-from saccade.settings import ModelConfig
+from saccade.settings import ConfigError, ModelConfig
+from saccade.tasks.huggingface import build_host
 from saccade.tasks.text import hosts
 from saccade.tasks.text.hosts import TextHosts
 from saccade.tasks.text.tokens import Reading, TextEncoder
@@ -69,6 +73,55 @@ def modernbert(**more):
     return config, transformers.PreTrainedTokenizerFast(tokenizer_object=made, **own, **more)
 
 
+UNIGRAM = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *(f"▁{letter}" for letter in LETTERS), "[MASK]"]
+
+
+def deberta(**more):
+    vocab = [(piece, -1.0 if piece.startswith("▁") else 0.0) for piece in UNIGRAM]
+    config = transformers.DebertaV2Config(
+        vocab_size=len(vocab), max_position_embeddings=32, type_vocab_size=0, relative_attention=True, **SMALL
+    )
+    return config, transformers.DebertaV2Tokenizer(vocab=vocab, **more)
+
+
+def llama(**more):
+    vocab = numbered("<unk>", "<s>", "</s>", *LETTERS, "▁", *(f"▁{letter}" for letter in LETTERS))
+    config = transformers.LlamaConfig(vocab_size=len(vocab), max_position_embeddings=32, num_key_value_heads=1, **SMALL)
+    merges = [("▁", letter) for letter in LETTERS]
+    return config, transformers.LlamaTokenizer(vocab=vocab, merges=merges, **more)
+
+
+def llama3(**more):
+    vocab = byte_level("<|begin_of_text|>", "<|end_of_text|>")
+    made = Tokenizer(models.BPE(vocab=vocab, merges=MERGES))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.TemplateProcessing(
+        single="<|begin_of_text|> $A",
+        pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+        special_tokens=[("<|begin_of_text|>", 0)],
+    )
+    config = transformers.LlamaConfig(vocab_size=len(vocab), max_position_embeddings=32, num_key_value_heads=1, **SMALL)
+    own = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
+    return config, transformers.PreTrainedTokenizerFast(tokenizer_object=made, **own, **more)
+
+
+def qwen(**more):
+    vocab = byte_level("<|endoftext|>")
+    config = transformers.Qwen2Config(vocab_size=len(vocab), max_position_embeddings=32, num_key_value_heads=1, **SMALL)
+    return config, transformers.Qwen2Tokenizer(vocab=vocab, merges=MERGES, **more)
+
+
+def gemma3(**more):
+    """A model of images and words, whose sizes of words are nested in its configuration."""
+    _, tokenizer = qwen(**more)
+    words = {"max_position_embeddings": 32, "num_key_value_heads": 1, "head_dim": 8, **SMALL}
+    config = transformers.Gemma3Config(
+        text_config={"vocab_size": len(tokenizer), **words},
+        vision_config={"image_size": 28, "patch_size": 14, **SMALL},
+    )
+    return config, tokenizer
+
+
 # By hand: one text, a pair, the pair's segments (None: not used), the pair cut to 8 tokens at its ends, and at its
 # starts. The class token is the first one of encoders, and the last one of decoders.
 KINDS = {
@@ -119,6 +172,46 @@ KINDS = {
         None,
         "[CLS] a Ġb Ġc [SEP] g Ġh [SEP]",
         "[CLS] Ġd Ġe Ġf [SEP] Ġi Ġj [SEP]",
+    ),
+    "deberta": (
+        deberta,
+        "[CLS] ▁a ▁b [SEP]",
+        "[CLS] ▁a ▁b [SEP] ▁g [SEP]",
+        None,
+        "[CLS] ▁a ▁b ▁c [SEP] ▁g ▁h [SEP]",
+        "[CLS] ▁d ▁e ▁f [SEP] ▁i ▁j [SEP]",
+    ),
+    "llama": (
+        llama,
+        "▁a ▁b [CLS]",
+        "▁a ▁b [SEP] ▁g [CLS]",
+        None,
+        "▁a ▁b ▁c [SEP] ▁g ▁h ▁i [CLS]",
+        "▁d ▁e ▁f [SEP] ▁h ▁i ▁j [CLS]",
+    ),
+    "llama3": (  # which begins the second text as the first, and so needs no other delimiter
+        llama3,
+        "<|begin_of_text|> a Ġb [CLS]",
+        "<|begin_of_text|> a Ġb <|begin_of_text|> g [CLS]",
+        None,
+        "<|begin_of_text|> a Ġb Ġc <|begin_of_text|> g Ġh [CLS]",
+        "<|begin_of_text|> Ġd Ġe Ġf <|begin_of_text|> Ġi Ġj [CLS]",
+    ),
+    "qwen": (
+        qwen,
+        "a Ġb [CLS]",
+        "a Ġb [SEP] g [CLS]",
+        None,
+        "a Ġb Ġc [SEP] g Ġh Ġi [CLS]",
+        "Ġd Ġe Ġf [SEP] Ġh Ġi Ġj [CLS]",
+    ),
+    "gemma3": (
+        gemma3,
+        "a Ġb [CLS]",
+        "a Ġb [SEP] g [CLS]",
+        None,
+        "a Ġb Ġc [SEP] g Ġh Ġi [CLS]",
+        "Ġd Ġe Ġf [SEP] Ġh Ġi Ġj [CLS]",
     ),
 }
 LONG = ("a b c d e f", "g h i j")
@@ -177,6 +270,40 @@ def test_rows_are_padded_on_the_right_whatever_the_tokenizer_says(tmp_path, kind
 def test_a_cased_tokenizer_keeps_capitals(tmp_path):
     assert tokens_of(described(tmp_path, KINDS["spanbert"][0](), pair=False), "A b")[0] == "[CLS] A b [SEP]"
     assert tokens_of(described(tmp_path, bert(), pair=False), "A b")[0] == "[CLS] a b [SEP]"
+
+
+def test_new_tokens_get_embeddings_where_sizes_are_nested(tmp_path):
+    spec = described(tmp_path, gemma3(), pair=True)
+    model = build_host(spec, kind=TextHosts.host_kind, weights=None)
+    assert model.get_input_embeddings().weight.shape == (22 + 2, 16)
+    assert Reading.of(spec).limit == 32
+    spec.extra["scratch"] = False
+    transformers.Gemma3ForSequenceClassification(gemma3()[0]).save_pretrained(tmp_path)
+    begun = build_host(spec, kind=TextHosts.host_kind, weights=str(tmp_path))
+    assert begun.get_input_embeddings().weight.shape == (22 + 2, 16)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_deberta_folder_as_it_is_published_has_its_sentencepiece_model_alone(tmp_path, monkeypatch, installed):
+    proto = ModelProto()
+    for piece in UNIGRAM[:-1]:
+        kind = 1 if piece.startswith("▁") else 2 if piece == "[UNK]" else 3  # normal, unknown, control
+        proto.pieces.add(piece=piece, score=-1.0 if kind == 1 else 0.0, type=kind)
+    proto.trainer_spec.model_type, proto.trainer_spec.unk_id = 1, 3
+    (tmp_path / "spm.model").write_bytes(proto.SerializeToString())
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
+    config, tokenizer = deberta()
+    monkeypatch.setattr(tokenizer, "save_pretrained", lambda _: None)
+    # The package itself is asked for and not used: the file is read as a message of protobuf.
+    slow = import_module("transformers.convert_slow_tokenizer")
+    monkeypatch.setattr(slow, "requires_backends", lambda *_: None)
+    monkeypatch.setattr(hosts, "find_spec", lambda _: installed or None)
+    if not installed:
+        with pytest.raises(ConfigError, match=r"is spm\.model, .* pip install sentencepiece protobuf"):
+            described(tmp_path, (config, tokenizer), pair=True)
+        return
+    spec = described(tmp_path, (config, tokenizer), pair=True)
+    assert tokens_of(spec, "a b", "g")[0] == "[CLS] ▁a ▁b [SEP] ▁g [SEP]"
 
 
 def test_a_tokenizers_own_class_token_and_separator_are_used(tmp_path):

@@ -205,7 +205,7 @@ def test_every_variant_fits_the_settings_and_some_model(recipe):
     for pattern, settings in variants.items():
         given = {name: value for name, value in settings.items() if name != "grid"}  # what `tune` tries
         assert overlay(base, given, source=pattern) != base
-        assert recipe == "text" or timm.list_models(pattern)  # texts are read by models of Hugging Face
+        assert recipe in TEXTS or timm.list_models(pattern)
 
 
 def test_later_patterns_win_and_tags_do_not_count():
@@ -223,6 +223,7 @@ def test_a_misspelt_setting_of_a_variant_names_the_right_one(tmp_path):
         configure(str(tmp_path / "mine.yaml"), {})
 
 
+TEXTS = ("text", "modernbert", "deberta", "decoder")  # read by models of Hugging Face
 GLNET = {"dims": [32, 64], "depths": [1, 1], "pattern": ["G", "A"], "num_slots": 4}
 NOMMER_SMALL = {"embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]}
 COLUMN = {"embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -243,7 +244,7 @@ TINY = {
     "segment_swin": SWIN | {"patch_size": 4},
     "sot": COLUMN,
     "t2t": COLUMN,
-    "text": {},
+    **{name: {} for name in TEXTS},
     "vqa": {},
 }
 BEGINS_WITH = {"finetune": "quick", "drloc_finetune": "drloc", "nommer_finetune": "nommer_21k"}
@@ -253,7 +254,7 @@ def test_every_recipe_is_run():
     assert sorted(TINY) == list_recipes()
 
 
-@pytest.mark.parametrize("recipe", [name for name in TINY if not name.startswith(("detect", "segment", "text", "vqa"))])
+@pytest.mark.parametrize("recipe", [name for name in TINY if not name.startswith(("detect", "segment", "vqa", *TEXTS))])
 def test_three_steps_on_the_embedded_set(recipe, tmp_path):
     checkpoint = {}
     if recipe in BEGINS_WITH:
@@ -273,9 +274,10 @@ def test_three_steps_on_masks(recipe, tmp_path):
     assert 0 <= run.score <= 1
 
 
-def test_three_steps_on_texts(tmp_path):
+@pytest.mark.parametrize("recipe", TEXTS)
+def test_three_steps_on_texts(recipe, tmp_path):
     data, model = write_cola(tmp_path / "set", train=30), make_model(tmp_path / "bert-tiny")
-    run = three_steps("text", tmp_path / "run", {}, {}, data=str(data), model=str(model))
+    run = three_steps(recipe, tmp_path / "run", {}, {}, data=str(data), model=str(model))
     assert run.metrics["step"] == 3
     assert -1 <= run.score <= 1
 
@@ -296,7 +298,7 @@ def three_steps(recipe, out, options, more, **given):
         "engine.device": "cpu",
         **more,
     }
-    if recipe not in ("text", "vqa"):
+    if recipe not in (*TEXTS, "vqa"):
         given["img_size"] = 32
     return saccade.train(recipe=recipe, epochs=1, out=out, settings=settings, quiet=True, **given)
 

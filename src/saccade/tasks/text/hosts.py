@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,13 +12,15 @@ from ...data.spec import InputSpec
 from ...plugins.pretrained import import_transformers
 from ...settings import ConfigError, ModelConfig
 from ..hosts import Hosts
-from ..huggingface import build_host, describe_host, explained, quietly, read_config, safe
+from ..huggingface import build_host, describe_host, explained, quietly, read_config, safe, words_of
 from .marks import mark_spec
 from .tokens import Reading, open_tokenizer
 
 VOCABULARIES = (
-    "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"
+    "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spm.model", "spiece.model",
+    "sentencepiece.bpe.model",
 )  # fmt: skip
+PIECES = VOCABULARIES[-3:]  # read by another package
 LONGEST = 1_000_000  # larger limits of a tokenizer mean no limit
 
 
@@ -29,6 +32,7 @@ class TextHosts(Hosts):
     """
 
     host_kind: ClassVar[str] = "SEQUENCE_CLASSIFICATION"
+    recipes: ClassVar = {"modernbert": "modernbert", "deberta*": "deberta"}
 
     @classmethod
     def find_model(cls, name: str) -> str:
@@ -54,7 +58,7 @@ class TextHosts(Hosts):
         host = describe_host(config.name, spec.outputs, kind=cls.host_kind)
         tokenizer = describe_tokenizer(config.name, host)
         own: dict[str, str | None] = {name: tokenizer.pop(name) for name in ("cls", "sep")}
-        kinds, limit = host["config"].get("type_vocab_size", 0) or 0, tokenizer["limit"]
+        kinds, limit = words_of(host["config"]).get("type_vocab_size", 0) or 0, tokenizer["limit"]
         reading = Reading(
             **(tokenizer | {"limit": min(how["max_length"] or limit, limit)}),
             kinds=isinstance(kinds, int) and kinds > 1,
@@ -83,9 +87,15 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     """Return a model's tokenizer, padding token (also set in `host`), maximum length, class token and separator."""
     transformers = import_transformers()
     folder = Path(name).expanduser()
-    if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
+    files = [file for file in VOCABULARIES if (folder / file).is_file()]
+    if folder.is_dir() and not files:
         raise ConfigError(
             f"the tokenizer of {name!r} is missing: no {' or '.join(VOCABULARIES[:3])}; put one next to the model"
+        )
+    if files and set(files) <= set(PIECES) and find_spec("sentencepiece") is None:
+        raise ConfigError(
+            f"the tokenizer of {name!r} is {files[0]}, which transformers reads with sentencepiece; run pip install "
+            "sentencepiece protobuf, or save the tokenizer as tokenizer.json"
         )
     with explained(name, what="tokenizer"), quietly():
         made = transformers.AutoTokenizer.from_pretrained(name, **safe(name))
@@ -98,7 +108,7 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     if cut_left:  # also part of what a resumed run compares
         backend.enable_truncation(2, direction="left")
     text = backend.to_str()
-    config, tokens = host["config"], open_tokenizer(text)
+    config, tokens = words_of(host["config"]), open_tokenizer(text)
     rows = config.get("vocab_size")
     if isinstance(rows, int) and tokens.get_vocab_size(with_added_tokens=True) > rows:
         raise ConfigError(

@@ -13,7 +13,7 @@ import torch
 from ...data.spec import InputSpec
 from ...plugins.pretrained import import_transformers
 from ...plugins.tokens import find_host
-from ..huggingface import quietly, read_config
+from ..huggingface import quietly, read_config, words_of
 from .tokens import Reading, open_tokenizer
 
 CLASS, DELIMITER = "[CLS]", "[SEP]"
@@ -31,12 +31,13 @@ def mark_spec(spec: InputSpec, reading: Reading, *, kind: str, cls: str | None, 
         sep: its separator, if it has one.
     """
     host = spec.extra["host"]
-    rows = host["config"].get("vocab_size")
+    config = words_of(host["config"])
+    rows = config.get("vocab_size")
     tokens, used = mark_texts(open_tokenizer(reading.tokenizer), pair=reading.pair, cls=cls, sep=sep)
     if not used or type(rows) is not int or not _is_decoder(spec, kind=kind):
         return reading
     host["added_tokens"] = max(0, *(tokens.token_to_id(token) + 1 - rows for token in used))
-    host["config"]["vocab_size"] = rows + host["added_tokens"]
+    config["vocab_size"] = rows + host["added_tokens"]
     spec.notes.append(
         f"added to texts, since the tokenizer of this {host['model_type']} has no such token: {' and '.join(used)} "
         f"(new embeddings: {host['added_tokens']})"
