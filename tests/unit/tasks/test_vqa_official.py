@@ -10,7 +10,7 @@ import saccade
 from saccade.runs.run import Run
 from saccade.settings import DataConfig
 from saccade.tasks.opening import open_samples
-from saccade.tasks.vqa.official import normalise
+from saccade.tasks.vqa.equal import normalise
 from support.questions import make_vilt, questions, write_questions
 
 TEN = ["yes"] * 7 + ["Yes.", "no", "the maybe"]
@@ -65,12 +65,38 @@ def test_files_as_downloaded_become_questions_with_soft_targets(tmp_path, places
         ("dont know", "don't know"),
         ("can't", "can't"),
         ("two", "2"),
-        ("1,000.50", "1000.50"),
         ("2:50 p.m.", "2:50 pm"),
-        ("black/white", "black white"),
         ("girl's  an apple", "girl's apple"),
         ("none", "0"),
         ("the", ""),
+        # marks that the evaluation does not know stay
+        ("50%", "50%"),
+        ("$5", "$5"),
+        ("at&t", "at&t"),
+        ("#1 * 2 ~ 3 | 4^5", "#1 * 2 ~ 3 | 4^5"),
+        # marks that touch no space become one
+        ("black/white", "black white"),
+        ("t-shirt", "t shirt"),
+        ("(left)", "left"),
+        # marks that touch a space somewhere vanish everywhere, other marks do not
+        ("t-shirt - red", "tshirt red"),
+        ("red, white,blue/green", "red whiteblue green"),
+        ("yes!\nno", "yes no"),
+        # a comma inside of a number lets all marks vanish
+        ("1,000.50", "1000.50"),
+        ("1,000 black/white", "1000 blackwhite"),
+        # periods stay before digits only
+        ("1.5", "1.5"),
+        (".5 in.", ".5 in"),
+        ("a.b", "ab"),
+        # contractions are the evaluation's: by lower case, without "I'm" and "she's"
+        ("Aint", "ain't"),
+        ("itll", "it'll"),
+        ("yall'd've", "y'all'd've"),
+        ("couldnt've", "couldn't've"),
+        ("somebody'd", "somebodyd"),
+        ("Im", "im"),
+        ("shes", "shes"),
     ],
 )
 def test_answers_are_made_equal_as_in_the_official_evaluation(given, want):

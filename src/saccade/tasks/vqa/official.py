@@ -2,12 +2,12 @@
 
 import json
 import re
-import string
 from pathlib import Path
 from typing import Any
 
 from ...data.split import abbreviate
 from .asked import Asked, agreement
+from .equal import normalise
 
 QUESTIONS, ANNOTATIONS = "questions.json", "annotations.json"  # how the names of the files end
 ROLES = ("train", "val")  # in the names of the files
@@ -16,30 +16,6 @@ LAYOUT = (
     "v2_OpenEnded_mscoco_train2014_questions.json and v2_mscoco_train2014_annotations.json, the same two for val2014, "
     "and the images in the folders train2014 and val2014"
 )
-
-# What the official evaluation makes equal before it counts who gave the same answer.
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-DIGITS = {"none": "0"} | {word: str(number) for number, word in enumerate(NUMBERS)}
-ARTICLES = ("a", "an", "the")
-NEGATED = ("are", "ca", "could", "did", "does", "do", "had", "has", "have", "is", "must", "should", "was", "were", "wo")
-SHORTENED = (
-    "he's", "how's", "i'm", "i've", "she's", "that's", "there's", "they're", "they've", "we've", "what's", "where's",
-    "who's", "wouldn't", "you're", "you've"
-)  # fmt: skip
-CONTRACTIONS = {text.replace("'", ""): text for text in (*(f"{verb}n't" for verb in NEGATED), *SHORTENED)}
-MARKS = re.compile("[" + re.escape("".join(set(string.punctuation) - set("':."))) + "]")
-
-
-def normalise(answer: str) -> str:
-    """Return an answer as the official evaluation compares it.
-
-    Lower case, no articles, digits for the words of numbers, apostrophes in contractions, no punctuation but
-    apostrophes, colons and decimal points, and no commas inside of numbers.
-    """
-    text = re.sub(r"(?<=\d),(?=\d)", "", answer.lower())
-    text = MARKS.sub(" ", re.sub(r"\.(?!\d)", "", text))
-    words = [DIGITS.get(word, word) for word in text.split() if word not in ARTICLES]
-    return " ".join(CONTRACTIONS.get(word, word) for word in words)
 
 
 def read_official(folder: Path) -> tuple[dict[str, Asked], list[str]]:
