@@ -126,7 +126,9 @@ class AugmentConfig:
     rand_ops: int = setting(0, "number of RandAugment operations", Range(0, 8))
     rand_magnitude: float = setting(9.0, "magnitude of RandAugment", Range(0, 10))
     rand_spread: float = setting(0.5, "standard deviation of the magnitude", NOT_NEGATIVE)
-    rand_kind: Literal["simple", "timm"] = setting("simple", "RandAugment's operations; timm: its rand-m9-mstd0.5-inc1")
+    rand_kind: Literal["simple", "timm", "vilt"] = setting(
+        "simple", "RandAugment's operations; timm: its rand-m9-mstd0.5-inc1; vilt: those of ViLT's code (task vqa)"
+    )
     rand_prob: float = setting(1.0, "probability of each RandAugment operation; timm's is 0.5", SHARE)
     rand_interpolation: Literal["bilinear", "bicubic", "random"] = setting("bilinear", "interpolation of RandAugment")
     jitter: float = setting(0.0, "colour jitter of brightness, contrast and saturation", SHARE)
@@ -198,6 +200,7 @@ class ScheduleConfig:
     warmup_steps: int | None = setting(
         None, "length of the warm-up in steps instead of epochs", Range(0, 2**31 - 1), unit="steps"
     )
+    warmup_share: float | None = setting(None, "length of the warm-up as a share of the training", SHARE)
     head_epochs: float = setting(
         0.0,
         "epochs at the start, at most a third of all, in which pretrained parameters are frozen",

@@ -33,11 +33,14 @@ class VqaOptions:
     max_length: int | None = None  # most tokens of a question; default: the model's limit
     truncate: bool = False  # truncate longer questions instead of refusing them
     scratch: bool = False  # start from random weights
+    dropout: float | None = None  # of the model; default: that of its config.json
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if self.answers < 2:
             raise ValueError(f"answers = {self.answers} was given; it must be 2 or more")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout = {self.dropout} was given; it must be from 0 to below 1")
 
 
 @dataclass(frozen=True)

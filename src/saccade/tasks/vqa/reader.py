@@ -23,6 +23,8 @@ class QuestionReader(Reader):
         targets = data.val.targets
         assert isinstance(targets, AnswerTargets)
         QuestionHosts.describe_model(spec, model, dict(targets.how), pair=False)
+        if self.options.dropout is not None:
+            spec.extra["host"]["config"]["hidden_dropout_prob"] = self.options.dropout
         spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as in ViLT's image processor
         if targets.keep_aspect:
             patch = spec.extra["host"]["config"]["patch_size"]
