@@ -1,6 +1,7 @@
 """Answers made equal as VQAv2's official evaluation does, and ViLT's code for its outputs."""
 
 import re
+from functools import lru_cache
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 DIGITS = {"none": "0"} | {word: str(number) for number, word in enumerate(NUMBERS)}
@@ -24,6 +25,7 @@ CONTRACTIONS = {
 } | {"somebody'd": "somebodyd"}  # as the evaluation has it
 
 
+@lru_cache(maxsize=2**18)  # the millions of answers repeat
 def normalise(answer: str) -> str:
     """Return an answer as the official evaluation compares it.
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ...data.split import abbreviate
+from ...support.telling import tell
 from .asked import Asked, agreement
 from .equal import normalise
 
 QUESTIONS, ANNOTATIONS = "questions.json", "annotations.json"  # how the names of the files end
+LARGE = 30 * 2**20  # bytes of a file that takes seconds to read
 ROLES = ("train", "val")  # in the names of the files
 PLACES = (".", "images", "Images", "Images/mscoco")  # where the folders of images may lie
 LAYOUT = (
@@ -84,6 +86,8 @@ KINDS: dict[str, Any] = {
 
 def _rows(path: Path, key: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the rows of one file, whose fields have the right types."""
+    if path.stat().st_size > LARGE:
+        tell(f"reading {path.name}, {path.stat().st_size / 2**20:.0f} MiB ...")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from ...settings import ConfigError, DataConfig, ModelConfig
 from ..reader import Reader
 from .data import AnswerTargets, open_questions
 from .hosts import QuestionHosts
+from .rules import SCALE
 
 
 class QuestionReader(Reader):
@@ -25,7 +26,7 @@ class QuestionReader(Reader):
         QuestionHosts.describe_model(spec, model, dict(targets.how), pair=False)
         if self.options.dropout is not None:
             spec.extra["host"]["config"]["hidden_dropout_prob"] = self.options.dropout
-        spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as in ViLT's image processor
+        spec.mean, spec.std = list(SCALE), list(SCALE)  # also of earlier runs, whose settings say otherwise
         if targets.keep_aspect:
             patch = spec.extra["host"]["config"]["patch_size"]
             if spec.img_size < patch:

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 from ...settings import AugmentConfig, ConfigError, TrainConfig
+from ...settings.decisions import put
 from ..rules import own, refused, without_images
 from .encoding import STEPS
 
+SCALE = [0.5] * 3  # mean and deviation of ViLT's image processor
 KEPT = ("ops", "kind", "magnitude", "spread", "prob", "interpolation")  # of RandAugment
 
 
@@ -23,13 +25,18 @@ def _of_questions(config: TrainConfig) -> TrainConfig:
     return replace(after, augment=AugmentConfig(crop="none", flip=0.0, off_epochs=given.off_epochs, **kept))
 
 
+def _normalised(config: TrainConfig) -> TrainConfig:
+    return put(config, {} if config.data.mean else {"data.mean": SCALE, "data.std": SCALE})
+
+
 RULES = (
+    own("normalisation", "the normalisation of ViLT's image processor", _normalised),
     refused("loss.class_weights", "answers are weighted by their scores"),
     refused("loss.smoothing", "answers are weighted by their scores"),
     own(
         "questions",
-        "images are augmented by RandAugment alone, and questions are read file by file with them, so steps are not "
-        "compiled",
+        "the model is one of Hugging Face's; images are augmented by RandAugment alone, and questions are read file by "
+        "file with them, so steps are not compiled",
         _of_questions,
     ),
 )
