@@ -25,8 +25,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="output file, .csv, .jsonl or .json (default: standard output)")
     parser.add_argument(
         "--form",
-        choices=["csv", "jsonl", "coco"],
-        help="output format; coco is one JSON document of detections (default: by the suffix of --out, else csv)",
+        choices=["csv", "jsonl", "coco", "vqa"],
+        help="output format; coco is one JSON document of detections, vqa VQAv2's list of results "
+        "(default: by the suffix of --out, else csv)",
     )
     parser.add_argument("--draw", metavar="DIR", help="write images with the predictions drawn on them to DIR")
     parser.add_argument("--masks", metavar="DIR", help="segmentation: write predicted masks to DIR")

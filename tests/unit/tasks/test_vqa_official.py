@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import saccade
+from saccade.cli import main
+from saccade.deployment.writers import write_predictions
 from saccade.runs.run import Run
 from saccade.settings import DataConfig
 from saccade.tasks.opening import open_samples
@@ -132,3 +134,28 @@ def test_a_run_on_the_official_files_is_scored_as_the_official_evaluation_does(t
     worth = [{"2": 0.0, "yes": 1.0}, {"2": 0.9, "yes": 0.0}]  # of each question; "two", "two", "2" are three people
     scores = [worth[place][("2", "yes")[answer]] for place, answer in zip(given["place"], given["answer"], strict=True)]
     assert done.score == pytest.approx(sum(scores) / 2)
+
+
+def test_answers_to_the_official_questions_are_written_as_its_server_takes_them(tmp_path):
+    options = {"epochs": 1, "batch_size": 2, "img_size": 32, "device": "cpu", "workers": 0, "quiet": True}
+    folder = write_official(tmp_path / "V")
+    vilt = make_vilt(tmp_path / "vilt")
+    run = saccade.train(str(folder), task="vqa", model=str(vilt), out=tmp_path / "r", **options).path
+    (folder / "val2014").rename(folder / "test2015")  # of which test-dev2015 is a part
+    for image in (folder / "test2015").iterdir():
+        image.rename(image.with_name(image.name.replace("val2014", "test2015")))
+    asked = folder / "v2_OpenEnded_mscoco_test-dev2015_questions.json"
+    content = json.loads((folder / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())
+    content["questions"].append({"question_id": 7, "image_id": 43, "question": "is it there"})
+    asked.write_text(json.dumps(content))
+    out = tmp_path / "results.json"
+    assert main(["predict", str(run), str(asked), "--form", "vqa", "--out", str(out), "--quiet"]) == 0
+    found = json.loads(out.read_text())
+    said = [one.answer and one.answer.text.split(" ")[0] for one in saccade.predict(run, asked)]
+    assert found == [
+        {"question_id": number, "answer": answer}
+        for number, answer in zip((42000, 42001, 7), (*said[:2], ""), strict=True)
+    ]
+    assert set(said[:2]) <= {"2", "yes"}
+    with pytest.raises(ValueError, match="needs the ids of questions"):
+        write_predictions(saccade.predict(run, [f"{next((folder / 'test2015').iterdir())}\tis it"]), form="vqa")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,21 +59,35 @@ def _read_split(folder: Path, questions: Path, annotations: Path) -> Asked:
             f"{questions.name} has {len(found)} questions and {annotations.name} {len(answered)} annotations, and "
             f"{len(without)} questions have none ({abbreviate(without)}); give the two files of the same split"
         )
-    split = re.search(r"(train|val)\d{4}", questions.name)
-    if split is None:
-        raise ValueError(f"{questions.name} does not name the folder of its images, as train2014 does; rename it")
-    root = next((folder / place for place in PLACES if (folder / place / split[0]).is_dir()), None)
-    if root is None:
-        raise FileNotFoundError(
-            f"{folder} has no folder {split[0]} with the images COCO_{split[0]}_000000000000.jpg, ... that "
-            f"{questions.name} asks about; put it beside the file, or into {folder / 'images'}"
-        )
-    images = [f"{split[0]}/COCO_{split[0]}_{row['image_id']:012d}.jpg" for row in found]
+    root, images = _find_images(folder, questions, found)
     rows = [by_question[row["question_id"]] for row in found]
     given = [[normalise(one["answer"]) for one in row["answers"]] for row in rows]
     # The official outputs are chosen by the answer that most people gave.
     named = [name for row in rows if (name := normalise(row["multiple_choice_answer"]))]
     return Asked(root, images, [row["question"] for row in found], [agreement(one) for one in given], named, questions)
+
+
+def read_questions_of(path: Path) -> Iterator[tuple[int, Path, str]]:
+    """Yield id, image and question of one file of VQAv2's questions, which may have no answers."""
+    rows = _rows(path, "questions", ("question_id", "image_id", "question"))
+    root, images = _find_images(path.parent, path, rows)
+    for row, image in zip(rows, images, strict=True):
+        yield row["question_id"], root / image, row["question"]
+
+
+def _find_images(folder: Path, questions: Path, rows: list[dict[str, Any]]) -> tuple[Path, list[str]]:
+    """Return the folder with a split's folder of images, and each row's image below it."""
+    named = re.search(r"(train|val|test)(?:-dev)?(\d{4})", questions.name)  # test-dev2015 asks about test2015
+    if named is None:
+        raise ValueError(f"{questions.name} does not name the folder of its images, as train2014 does; rename it")
+    split = named[1] + named[2]
+    root = next((folder / place for place in PLACES if (folder / place / split).is_dir()), None)
+    if root is None:
+        raise FileNotFoundError(
+            f"{folder} has no folder {split} with the images COCO_{split}_000000000000.jpg, ... that "
+            f"{questions.name} asks about; put it beside the file, or into {folder / 'images'}"
+        )
+    return root, [f"{split}/COCO_{split}_{row['image_id']:012d}.jpg" for row in rows]
 
 
 KINDS: dict[str, Any] = {
