@@ -5,11 +5,12 @@
     python benchmarks/claims/run.py --data FOLDER --work OTHER --only cb_vit --seeds 100,101,102  # fresh seeds
     python benchmarks/claims/run.py --list
 
-`--data` is what data.py wrote. Each claim is one `saccade compare`, printed before it begins, in WORK/<claim>; it can
-be stopped anywhere, and the same command goes on where it was. When the budget is used up, comparisons are interrupted,
-which saves the states of their runs. `--pack FILE.tgz` then writes what is needed of every run that ended, without
-weights, and `--unpack FILE.tgz` puts it into WORK; `--keep FOLDER` copies there what is committed: pages, settings,
-metrics and decisions as they are, and in `scores.npz` for each claim which test images each run got right.
+`--data` is what data.py wrote; claims on texts need the folders CoLA, RTE and encoder, a pretrained model, beside it.
+Each claim is one `saccade compare`, printed before it begins, in WORK/<claim>; it can be stopped anywhere, and the
+same command goes on where it was. When the budget is used up, comparisons are interrupted, which saves the states of
+their runs. `--pack FILE.tgz` then writes what is needed of every run that ended, without weights, and `--unpack
+FILE.tgz` puts it into WORK; `--keep FOLDER` copies there what is committed: pages, settings, metrics and decisions as
+they are, and in `scores.npz` for each claim which test images each run got right.
 Runs that share a GPU overlap only under NVIDIA's Multi-Process Service: start `nvidia-cuda-mps-control -d` first.
 """
 
@@ -62,6 +63,8 @@ class Claim:
         asked = self.text["compare"]
         recipe = Path(os.path.relpath(HERE / "hosts" / f"{asked['host']}.yaml"))
         words = ["compare", str(data / asked["data"]), "--recipe", recipe.as_posix()]
+        words += ["--model", str(data / asked["model"])] if "model" in asked else []  # a pretrained one, beside the set
+        words += ["--metric", asked["metric"]] if "metric" in asked else []
         words += [word for arm in asked["arms"] for word in ("--arm", arm)]
         words += ["--seeds", seeds or str(asked["seeds"])]
         words += ["--tune", asked["tune"]] if "tune" in asked else []
@@ -183,11 +186,17 @@ def keep(work: Path, folder: Path) -> None:
             place.write_text(text, encoding="utf-8")
     for claim in sorted({path.relative_to(work).parts[0] for path in work.glob("*/runs/*/*/scores.safetensors")}):
         right = {
-            "/".join(path.parts[-3:-1]): np.packbits(load_file(path)["top1"])
+            "/".join(path.parts[-3:-1]): np.packbits(right_of(path))
             for path in sorted((work / claim).glob("runs/*/*/scores.safetensors"))
             if path.with_name("summary.json").exists()
         }
         np.savez_compressed(folder / claim / "scores.npz", **right)
+
+
+def right_of(path: Path) -> np.ndarray:
+    """Return which test samples a run got right: images by the first answer, texts by the class."""
+    scores = load_file(path)
+    return scores["top1"] if "top1" in scores else scores["accuracy"] > 0
 
 
 def seconds_of(text: str) -> float:

@@ -23,7 +23,7 @@ FIGURE = HERE / "results" / "claims.html"
 BEGIN, END = "<!-- made by benchmarks/claims/table.py -->", "<!-- end -->"
 CENTRAL, OTHERS = 5, 31  # claims, of which the first share four fifths of ALPHA
 ALPHA = 0.05
-SAMPLES = 10_000
+SAMPLES = 10_000  # of the test set, where the claim's file names no others
 FEWEST = 5  # seeds that all arms must have finished before anything is computed
 MOST_SEEDS = 10_000  # as good as any number
 
@@ -92,21 +92,21 @@ def level_of(claim: dict[str, Any]) -> float:
     return 1 - share
 
 
-def read_scores(name: str) -> dict[str, dict[int, np.ndarray]]:
-    """Return which test images each run of a claim got right, by arm and seed."""
+def read_scores(name: str, samples: int) -> dict[str, dict[int, np.ndarray]]:
+    """Return which test samples each run of a claim got right, by arm and seed."""
     file, found = HERE / "results" / name / "scores.npz", dict[str, dict[int, np.ndarray]]()
     if file.exists():
         with np.load(file) as runs:
             for key in runs.files:
                 arm, seed = key.split("/")
-                right = np.unpackbits(runs[key])[:SAMPLES].astype(bool)
+                right = np.unpackbits(runs[key])[:samples].astype(bool)
                 found.setdefault(arm.rpartition("-")[0], {})[int(seed.removeprefix("seed-"))] = right
     return found
 
 
 def evaluate(name: str, claim: dict[str, Any]) -> Found:
     """Return what a claim's runs gave, with intervals at its level."""
-    arms, asked = read_scores(name), claim.get("compare", {})
+    arms, asked = read_scores(name, claim.get("samples", SAMPLES)), claim.get("compare", {})
     decides = claim.get("decides", [])
     decides = decides if isinstance(decides, list) else [decides]
     needed = [arms.get(one[which], {}) for one in decides for which in ("better", "than")]
@@ -154,7 +154,7 @@ def as_table() -> str:
                 f"{100 * one.difference.mean:+.2f} [{100 * one.difference.low:+.2f}, {100 * one.difference.high:+.2f}]"
             )
             change += f" at {100 * one.difference.level:.4g} %"
-            floor = plan_detectable(MOST_SEEDS, SAMPLES, than, level=level_of(claim))
+            floor = plan_detectable(MOST_SEEDS, claim.get("samples", SAMPLES), than, level=level_of(claim))
             could = f"{100 * one.difference.detectable:.2f} (planned floor {100 * floor:.2f})"
             verdict = f"{one.verdict}{', with warnings' if said else ''}"
             row = (f"{_link(name)}: {claim['claim']}", claim["figure"], ours, change, could, verdict)

@@ -93,6 +93,11 @@ def arrays(path: Path) -> None:
     np.savez(path, **made, **{f"y_{part}": np.arange(n) % 4 for part, n in for_split.items()})
 
 
+def own_texts(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *sentences(40)])
+
+
 def ask_table(path: Path) -> None:
     path.write_text("image,question\ncat.jpg,is the film bright\n")
 
@@ -108,7 +113,12 @@ def vqa(path: Path) -> None:
 
 
 def vqa_folder(path: Path) -> None:
+    """Write a table of questions, and VQAv2's test questions."""
     write_questions(path, list(questions(24)))
+    (path / "test2015").mkdir()
+    image(path / "test2015" / "COCO_test2015_000000000042.jpg")
+    asked = {"questions": [{"question_id": 42000, "image_id": 42, "question": "is the film bright"}]}
+    (path / "v2_OpenEnded_mscoco_test2015_questions.json").write_text(json.dumps(asked))
 
 
 def text(content: str) -> Callable[[Path], None]:
@@ -170,6 +180,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "breeds": table(name=str, breed=lambda n: "ab"[n % 2], other=lambda n: n),
     "arrays": arrays,
     "cola": write_cola,
+    "mine": own_texts,
     "text_model": make_model,
     "vilt": make_vilt,
     "vqa": vqa,
@@ -274,6 +285,8 @@ def named(command: str) -> dict[str, str]:
         (r"CoLA|RTE|GLUE", "cola"),
         (r"VILT_FOLDER", "vilt"),
         (r"FOLDER", "text_model"),
+        (r"my\.csv", "mine"),
+        (r"QUESTIONS", "vqa_folder"),
         (r"birds\.csv", "birds"),
         (r"xrays\.csv", "xrays"),
         (r"faces\.csv", "faces"),

@@ -25,8 +25,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="output file, .csv, .jsonl or .json (default: standard output)")
     parser.add_argument(
         "--form",
-        choices=["csv", "jsonl", "coco"],
-        help="output format; coco is one JSON document of detections (default: by the suffix of --out, else csv)",
+        choices=["csv", "jsonl", "coco", "vqa"],
+        help="output format; coco is one JSON document of detections, vqa VQAv2's list of results "
+        "(default: by the suffix of --out, else csv)",
     )
     parser.add_argument("--draw", metavar="DIR", help="write images with the predictions drawn on them to DIR")
     parser.add_argument("--masks", metavar="DIR", help="segmentation: write predicted masks to DIR")
@@ -55,7 +56,7 @@ def run(args: Args) -> int:
     predictions = run_predict(args.target, args.images, **args.given_to(run_predict, keep=args.draw is not None))
     console = Console(stderr=True, soft_wrap=True, highlight=False, quiet=args.quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    last = Tally()
+    last, noun = Tally(), {"image": "file"}.get(predictions.task.reader.reads, predictions.task.reader.reads)
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(
             "predicting",
@@ -73,8 +74,8 @@ def run(args: Args) -> int:
             tally = write_predictions(predictions, **args.given_to(write_predictions, each=each))
         except KeyboardInterrupt:
             left = f"; partial output: {last.path}.part" if last.path is not None else ""
-            console.print(f"stopped after {count_of(last.asked, 'file')}{left}", markup=False)
+            console.print(f"stopped after {count_of(last.asked, noun)}{left}", markup=False)
             return 130
     where = "" if tally.path is None else f"; written: {tally.path}"
-    console.print(f"{count_of(tally.asked, 'file')}, {tally.bad} unreadable{where}", markup=False)
+    console.print(f"{count_of(tally.asked, noun)}, {tally.bad} unreadable{where}", markup=False)
     return 0 if tally.ok else 1

@@ -65,6 +65,10 @@ class Augment:
                 f"augment.rand_interpolation = {config.rand_interpolation} has no effect with augment.rand_kind = "
                 f"{config.rand_kind}, which is always bilinear; set augment.rand_kind=timm, or remove it"
             )
+        if config.rand_kind == "vilt" and config.rand_ops:
+            raise ConfigError(
+                "augment.rand_kind = vilt was given, which only the task vqa has; set augment.rand_kind=timm or simple"
+            )
         self.config = config
         self.fill = torch.tensor([min(255, round(255 * value)) for value in mean], device=device).float().view(-1, 1, 1)
         self.img_size, self.targets = img_size, targets

@@ -58,6 +58,16 @@ class Step:
         share = {"bilinear": 0.0, "random": 0.5, "bicubic": 1.0}[config.rand_interpolation]
         return cls(operation, level, torch.where(side < 0.5, -1.0, 1.0), interpolation < share)
 
+    @property
+    def factor(self) -> Tensor:
+        """Factor of contrast, brightness, colour and sharpness, B."""
+        return (1 + 0.9 * self.level * self.sign).clamp(min=0.1)
+
+    @staticmethod
+    def farthest(aspect: float) -> tuple[float, float]:  # noqa: ARG004
+        """Return the largest translations, right and down, in coordinates from -1 to 1."""
+        return 0.9, 0.9
+
     def moves(self, aspect: float = 1.0) -> Tensor:
         """Return matrices from output to input coordinates, -1 to 1; B, 3, 3.
 
@@ -70,20 +80,21 @@ class Step:
             return torch.where(self.operation == NUMBER[name], amount * largest, 0.0)
 
         angle = of("Rotate", math.pi / 6)
+        right, below = self.farthest(aspect)
         across, down = of("ShearX", 0.3), of("ShearY", 0.3)  # relative to the first row and column, not to the centre
         cos, sin = angle.cos(), angle.sin()
         return matrices(
             cos,
             (across - sin) * aspect,
-            across * aspect + of("TranslateX", 0.9),
+            across * aspect + of("TranslateX", right),
             (sin + down) / aspect,
             cos,
-            down / aspect + of("TranslateY", 0.9),
+            down / aspect + of("TranslateY", below),
         )
 
     def __call__(self, images: Tensor, fill: Tensor) -> Tensor:
         """Apply the operations to images, float byte values B, C, H, W, padded with `fill`, C, 1, 1."""
-        operation, factor = self.operation, (1 + 0.9 * self.level * self.sign).clamp(min=0.1)
+        operation, factor = self.operation, self.factor
         images = change(images, self._among("AutoContrast", "Brightness"), tabulate, operation, self.level, factor)
         images = change(images, self._among("Equalize", "Equalize"), equalize, operation)
         images = change(images, self._among("Color", "Sharpness"), enhance, operation, factor)

@@ -16,6 +16,7 @@ from ..tasks.opening import find_task
 from ..tasks.text.tables import ENDINGS, read_columns
 from ..tasks.text.tokens import TextError
 from ..tasks.vqa.data import read_questions
+from ..tasks.vqa.official import QUESTIONS, read_questions_of
 from .limits import Refusal
 from .predictor import Predictor
 
@@ -105,9 +106,16 @@ class QuestionReader:
         """Yield questions with image paths; paths in a table are relative to it, others to the working directory.
 
         Args:
-            given: tables, files of lines (.txt), lines, or `-` for lines on standard input.
+            given: tables, VQAv2's files of questions, files of lines (.txt), lines, or `-` for lines on standard input.
         """
-        for name, found in find_lines(given, between="\t"):
+        for item in given:
+            if str(item).endswith(QUESTIONS):
+                yield from ((str(number), image, asked) for number, image, asked in read_questions_of(Path(item)))
+            else:
+                yield from self._find_one(item)
+
+    def _find_one(self, item: str | Path) -> Iterator[Question]:
+        for name, found in find_lines([item], between="\t"):
             if isinstance(found, Path):
                 for row, (image, question) in enumerate(read_questions(read_columns(found), found), 1):
                     yield f"{name} {row}", found.parent / image, question

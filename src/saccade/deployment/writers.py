@@ -1,4 +1,4 @@
-"""Writers of predictions: CSV, JSON lines, COCO, annotated images and masks; written incrementally."""
+"""Writers of predictions: CSV, JSON lines, annotated images and masks; written incrementally."""
 
 import csv
 import json
@@ -19,6 +19,7 @@ from ..report.plain import to_json
 from ..support.files import write_text
 from ..tasks import Answer, Presenter
 from ..tasks.segmentation.drawing import mask_image
+from .documents import CocoWriter, VqaWriter
 from .paths import NoImages
 from .predict import Prediction, Predictions
 
@@ -73,42 +74,6 @@ class JsonWriter:
         else:
             record["problem"] = prediction.problem
         self.file.write(json.dumps(record) + "\n")
-
-
-class CocoWriter:
-    """A COCO JSON file: images, categories (ids from 1), objects with scores; bad files as `problems`.
-
-    Objects are written incrementally, and `finish` adds the rest.
-    """
-
-    def __init__(self, file: TextIO, outputs: Sequence[str]) -> None:
-        self.file, self.outputs, self.count = file, outputs, 0
-        self.images: list[dict[str, Any]] = []
-        self.problems: list[dict[str, Any]] = []
-        file.write('{"annotations": [')
-
-    def __call__(self, prediction: Prediction) -> None:
-        """Write the objects of one image."""
-        if prediction.answer is None:
-            self.problems.append({"file_name": prediction.name, "problem": prediction.problem})
-            return
-        record = prediction.answer.record
-        number, (height, width) = len(self.images) + 1, record["size"]
-        self.images.append({"id": number, "file_name": prediction.name, "height": height, "width": width})
-        for one in record["objects"]:
-            left, top, right, bottom = one["box"]
-            box = [left, top, round(right - left, 2), round(bottom - top, 2)]
-            kept = {"id": self.count + 1, "image_id": number, "category_id": one["index"] + 1, "score": one["score"]}
-            kept |= {"bbox": box, "area": round(box[2] * box[3], 2), "iscrowd": 0}
-            kept |= {"segmentation": one["segmentation"]} if "segmentation" in one else {}
-            self.file.write((",\n" if self.count else "\n") + json.dumps(to_json(kept)))
-            self.count += 1
-
-    def finish(self) -> None:
-        """Write images and categories."""
-        categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
-        rest = {"images": self.images, "categories": categories, "problems": self.problems}
-        self.file.write("],\n" + json.dumps(rest)[1:] + "\n")
 
 
 class _PngFolder:
@@ -277,7 +242,7 @@ def write_predictions(
     Args:
         predictions: predictions of `predict`, with `keep` for drawing.
         out: output file, which is replaced at the end; None or "-" for standard output.
-        form: "csv", "jsonl" or, for boxes, "coco"; default: by extension.
+        form: "csv", "jsonl" or, for boxes, "coco", for VQAv2's questions "vqa"; default: by extension.
         top: number of classes with columns, at most the model's.
         draw: folder for annotated images; without `out` only these are written.
         masks: folder for masks, if the task has them; likewise.
@@ -288,6 +253,8 @@ def write_predictions(
     presenter = task.presenter(spec)
     if masks is not None and not task.presenter.masks:
         raise ValueError(f"--masks has no effect: the task {task.name} predicts no masks; remove it")
+    if form == "vqa" and task.reader.reads != "question":
+        raise ValueError(f"--form vqa needs questions about images, which the task {task.name} does not read; use csv")
     if form == "coco" and not task.presenter.boxes:
         raise ValueError(f"--form coco needs boxes, which the task {task.name} does not predict; use csv or jsonl")
     started = _started(predictions)
@@ -299,6 +266,8 @@ def write_predictions(
             file = stack.enter_context(output(path))
             if form == "coco":
                 writers.append(CocoWriter(file, spec.outputs))
+            elif form == "vqa":
+                writers.append(VqaWriter(file))
             else:
                 writers.append(JsonWriter(file, presenter) if form == "jsonl" else CsvWriter(file, presenter, top=top))
         for prediction in started:
@@ -307,15 +276,15 @@ def write_predictions(
             tally.asked, tally.bad = tally.asked + 1, tally.bad + (prediction.problem is not None)
             each(prediction, tally)
         for writer in writers:
-            if isinstance(writer, CocoWriter):
+            if isinstance(writer, CocoWriter | VqaWriter):
                 writer.finish()
     return tally
 
 
 def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[str, Path | None]:
     """Return output format and file; the default format depends on the extension, the file is None for stdout."""
-    if form is not None and form not in (*FORMS.values(), "coco"):
-        raise ValueError(f"form={form!r}: expected one of {', '.join(dict.fromkeys(FORMS.values()))}, coco")
+    if form is not None and form not in (*FORMS.values(), "coco", "vqa"):
+        raise ValueError(f"form={form!r}: expected one of {', '.join(dict.fromkeys(FORMS.values()))}, coco, vqa")
     if out is None or str(out) == "-":
         return form or "csv", None
     path = Path(out).expanduser()

@@ -2,8 +2,9 @@
 Visualization, 2021).
 
 In a second pass, autograd carries relevance instead of gradients: linear layers share it out by the positive products
-of inputs and weights, products of two tensors in halves, sums in proportion to their terms; norms and activations pass
-it on. Each layer's attention is multiplied by its gradient and its relevance, and the layers are chained.
+of inputs and weights, products and quotients of two tensors in halves, sums and differences in proportion to their
+terms; norms, activations and signs pass it on. Each layer's attention is multiplied by its gradient and its
+relevance, and the layers are chained.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +18,14 @@ from torch.overrides import TorchFunctionMode
 
 UNARY = ("Norm", "Activation", "GELU", "ReLU", "SiLU", "Tanh", "Dropout")  # in the names of modules that pass relevance
 EPS = 1e-9
-LINEAR, MATMUL, SUM = ("linear",), ("matmul", "__matmul__", "bmm"), ("add", "__add__", "__radd__", "__iadd__")
-PRODUCT = ("mul", "__mul__", "__rmul__", "__imul__", "div", "__truediv__", "true_divide")
+# Names of operations, without underscores.
+MATMUL = ("matmul", "rmatmul", "bmm")
+SUM, DIFFERENCE = ("add", "radd", "iadd"), ("sub", "isub", "subtract", "rsub")
+PRODUCT = ("mul", "rmul", "imul", "multiply", "div", "itruediv", "truediv", "rtruediv", "rdiv", "true_divide", "divide")
+PASSING = (
+    "neg", "negative", "reciprocal", "sqrt", "rsqrt", "square", "pow", "exp", "tanh", "sigmoid", "relu", "gelu", "silu",
+    "layer_norm", "rms_norm",
+)  # fmt: skip
 
 
 class AttentionMaps(TorchFunctionMode):
@@ -43,23 +50,20 @@ class AttentionMaps(TorchFunctionMode):
             return self._softmax(func, args, kwargs)
         if not self.relevance:
             return func(*args, **kwargs)
-        tensors = [one for one in args if isinstance(one, Tensor)]
-        learnt = [one for one in tensors if one.requires_grad]
-        if name in LINEAR:
+        plain = name.strip("_")
+        if plain == "linear":
             return _Linear.apply(func(*args, **kwargs).detach(), args[0], args[1])
-        if name == "addmm" and not kwargs:  # bias, input, weight
+        if plain == "addmm" and not kwargs:  # bias, input, weight
             return _Linear.apply(func(*args).detach(), args[1], args[2].T)
-        rule: Any = {
-            **dict.fromkeys(MATMUL, _Matmul),
-            **dict.fromkeys(SUM, _Sum),
-            **dict.fromkeys(PRODUCT, _Product),
-        }.get(name)
-        if rule is None or kwargs or not learnt or not torch.is_floating_point(learnt[0]):
+        learnt = [one for one in args[:2] if isinstance(one, Tensor) and one.requires_grad]
+        known = plain in PASSING or (plain in (*MATMUL, *SUM, *DIFFERENCE, *PRODUCT) and not kwargs)
+        if not known or not learnt or not torch.is_floating_point(learnt[0]):
             return func(*args, **kwargs)
-        made = func(*args, **kwargs).detach()
-        if len(tensors) == 2 and len(learnt) == 2 and "div" not in name:
-            return rule.apply(made, *args[:2])
-        return _matmul_by(made, args) if rule is _Matmul else _Pass.apply(made, learnt[0])
+        if name.startswith("__i") or (name.endswith("_") and not name.startswith("__")):  # in place
+            before = args[0].clone()
+            made = func(args[0].detach().clone(), *args[1:], **kwargs).detach()
+            return args[0].copy_(_shared(plain, made, (before, *args[1:])))
+        return _shared(plain, func(*args, **kwargs).detach(), args)
 
     def _softmax(self, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
         made = func(*args, **kwargs)
@@ -131,6 +135,21 @@ def chain(gradients: Sequence[Tensor | None], relevances: Sequence[Tensor | None
         if gradient is not None and relevance is not None:
             whole = whole + (gradient * relevance).clamp(min=0)[0].mean(0).float().cpu() @ whole
     return whole
+
+
+def _shared(name: str, made: Tensor, args: Any) -> Tensor:
+    """Return what an operation made, as its rule shares relevance out; constants get none."""
+    learnt = [one for one in args[:2] if isinstance(one, Tensor) and one.requires_grad]
+    if name in MATMUL:
+        return _Matmul.apply(made, *args[:2]) if len(learnt) == 2 else _matmul_by(made, args)
+    if name in PASSING or len(learnt) == 1:
+        return _Pass.apply(made, learnt[0])
+    a, b = learnt
+    if name in PRODUCT:  # a quotient is a product with the reciprocal
+        return _Product.apply(made, a, b)
+    if name == "rsub":
+        a, b = b, a
+    return _Sum.apply(made, a, _Pass.apply(-b.detach(), b) if name in DIFFERENCE else b)
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:

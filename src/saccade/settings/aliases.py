@@ -16,6 +16,7 @@ NAMES = """
     schedule.steps: num_steps max_steps total_steps iters max_iters iterations
     schedule.warmup: warmup_epochs num_warmup_epochs
     schedule.warmup_steps: num_warmup_steps warmup_iters
+    schedule.warmup_share: warmup_ratio warmup_proportion warmup_fraction
     schedule.warmup_lr: warmup_learning_rate warmup_start_lr
     schedule.min_lr: lr_min eta_min end_lr final_lr
     schedule.curve: scheduler sched lr_scheduler lr_schedule lr_scheduler_type

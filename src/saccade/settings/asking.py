@@ -82,8 +82,9 @@ def _strength_given(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _length_given(config: TrainConfig, facts: Facts) -> Change | None:
-    given = {name: other for name, other in INSTEAD.items() if name in _asked(facts).given}
-    return Change(dict.fromkeys(given.values()), f"{', '.join(given)} was given instead") if given else None
+    given = {name: others for name, others in INSTEAD.items() if name in _asked(facts).given}
+    others = [name for names in given.values() for name in names if name not in _asked(facts).given]
+    return Change(dict.fromkeys(others), f"{', '.join(given)} was given instead") if others else None
 
 
 def _you(config: TrainConfig, facts: Facts) -> Change:

@@ -52,7 +52,7 @@ class ModelFacts:
 
     name: str  # in full
     asked: str = ""  # the name that was given for it
-    side: int = 224  # of the images it is made for
+    side: int | None = 224  # of the images it is made for; None: it reads none
     mean: list[float] = field(default_factory=lambda: [0.485, 0.456, 0.406])
     std: list[float] = field(default_factory=lambda: [0.229, 0.224, 0.225])
     above_small: Mapping[str, Any] = field(default_factory=dict)  # options it asks for where images are not small

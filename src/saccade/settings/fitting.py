@@ -83,6 +83,8 @@ def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
     if config.data.img_size:
         return None
     data, model = _data(facts), _model(facts)
+    if model.side is None:
+        return None
     seen = "the image size is unknown" if data.side is None else f"images of about {data.side} pixels"
     why = f"{seen}; {model.name} is made for {model.side} pixels"
     return Change({"data.img_size": side_for(data.side, model.side)}, why)
@@ -140,7 +142,8 @@ def _scale_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
 
 def _scale_of_model(config: TrainConfig, facts: Facts) -> Change | None:
     model = _model(facts)
-    return _scale((model.mean, model.std), config, f"normalisation of {model.name}")
+    found = None if model.side is None else (model.mean, model.std)
+    return _scale(found, config, f"normalisation of {model.name}")
 
 
 def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
@@ -176,7 +179,8 @@ def _options_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
 
 def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
     side, model = config.data.img_size, _model(facts)
-    assert side is not None
+    if side is None:
+        return None
     options = options_above_small(config.model.options, side, model.above_small)
     why = f"{model.name} is made for small images; these images have {side} pixels"
     return Change({"model.options": options}, why) if options != config.model.options else None
@@ -223,7 +227,10 @@ def _array_workers(config: TrainConfig, facts: Facts) -> Change | None:
 
 def _workers(config: TrainConfig, facts: Facts) -> Change | None:
     cores = _machine(facts).cores
-    return None if config.data.workers is not None else Change({"data.workers": min(cores, 8)}, f"{cores} CPU cores")
+    unread = facts.model is not None and facts.model.side is None
+    if unread or config.data.workers is not None:
+        return None
+    return Change({"data.workers": min(cores, 8)}, f"{cores} CPU cores")
 
 
 TRIED = (Rule("tried-rate", "set", ("tried",), _tried_rate),)

@@ -13,8 +13,10 @@ NAMED = ("task", "model.head")  # settings whose value is one name with options
 ADDED = "plug-ins put on"  # beside a recipe's, no name of a setting: model.plugins gives the whole list instead
 # Settings that say the same as another: where a user gives one, a recipe's other one gives way.
 INSTEAD = {
-    "schedule.epochs": "schedule.steps",
-    "schedule.warmup": "schedule.warmup_steps",
+    "schedule.epochs": ("schedule.steps",),
+    "schedule.warmup": ("schedule.warmup_steps", "schedule.warmup_share"),
+    "schedule.warmup_share": ("schedule.warmup_steps",),
+    "schedule.warmup_steps": ("schedule.warmup_share",),
 }
 NONE = "none"  # takes off those of the recipe
 
@@ -55,10 +57,11 @@ def lay_over(config: TrainConfig, given: Mapping[str, Any], *, source: str, know
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by dotted name with others over them, as if both had been laid over a recipe in turn."""
     found = {**below, **above}
-    for pair in INSTEAD.items():
-        for setting, other in (pair, pair[::-1]):
-            if above.get(setting) is not None and other not in above:
-                found.pop(other, None)
+    for setting, others in INSTEAD.items():
+        for other in others:
+            for one, gone in ((setting, other), (other, setting)):
+                if above.get(one) is not None and gone not in above:
+                    found.pop(gone, None)
     for name in NAMED:
         if isinstance(below.get(name), str) and isinstance(above.get(name), str):
             found[name] = combine(below[name], above[name])

@@ -102,7 +102,9 @@ class AugmentConfig:
     rand_ops: Annotated[int, Interval(ge=0, le=8), WHOLE] = setting(0, "number of RandAugment operations")
     rand_magnitude: Annotated[float, Interval(ge=0, le=10), NUMBER] = setting(9.0, "magnitude of RandAugment")
     rand_spread: NotNegative = setting(0.5, "standard deviation of the magnitude")
-    rand_kind: Literal["simple", "timm"] = setting("simple", "RandAugment's operations; timm: its rand-m9-mstd0.5-inc1")
+    rand_kind: Literal["simple", "timm", "vilt"] = setting(
+        "simple", "RandAugment's operations; timm: its rand-m9-mstd0.5-inc1; vilt: those of ViLT's code (task vqa)"
+    )
     rand_prob: Share = setting(1.0, "probability of each RandAugment operation; timm's is 0.5")
     rand_interpolation: Literal["bilinear", "bicubic", "random"] = setting("bilinear", "interpolation of RandAugment")
     jitter: Share = setting(0.0, "colour jitter of brightness, contrast and saturation")
@@ -166,6 +168,7 @@ class ScheduleConfig:
     warmup_steps: Annotated[int, Interval(ge=0, le=2**31 - 1), WHOLE] | None = setting(
         None, "length of the warm-up in steps instead of epochs", unit="steps"
     )
+    warmup_share: Share | None = setting(None, "length of the warm-up as a share of the training")
     head_epochs: NotNegative = setting(
         0.0, "epochs at the start, at most a third of all, in which pretrained parameters are frozen", unit="epochs"
     )

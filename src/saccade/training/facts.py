@@ -49,7 +49,7 @@ def gather_facts(
         model=ModelFacts(
             name,
             asked=config.model.name,
-            side=cfg["input_size"][-1],
+            side=None if choice.kind.reader.reads == "text" else cfg["input_size"][-1],
             mean=list(cfg["mean"]),
             std=list(cfg["std"]),
             above_small=OPTIONS_ABOVE_SMALL.get(name, {}),

@@ -50,6 +50,7 @@ class BudgetFitter:
     # when the run was requested; the time spent before, e.g. on imports, estimates that needed to exit
     asked: float = field(default_factory=lambda: monotonic())
     say: Callable[[str], None] = lambda _: None  # prints progress before the run's own output
+    tells: bool = False  # whether to say what a run without images will take on a CPU, even where nothing is fitted
     timed: list[Pace] = field(default_factory=list)  # measured pace, after fitting
 
     @property
@@ -91,7 +92,8 @@ class BudgetFitter:
             if world.is_main:
                 self.say(f"many small images: using the recipe {CIFAR} (override with --recipe {Task.recipe})")
         if self.seconds is None and not free:
-            return config, []
+            slow = device.type == "cpu" and world.size == 1 and choice.kind.reader.reads != "image"
+            return config, [self._foretold(config, choice, data, device)] if slow and self.tells else []
         dense = is_dense(config, choice)
         asked, seconds = config, self.seconds or usual_seconds(config, choice, data)
         if world.is_main:
@@ -125,6 +127,17 @@ class BudgetFitter:
         config = decide(asked, Facts(time=facts), TIMED, record=record)
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
         return config, [_said(asked, config, pace, most, to=to)]
+
+    def _foretold(self, config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> str:
+        """Return the model's size, and how long a run takes."""
+        self.say("timing a few steps to estimate the duration of the run ...")
+        pace = measure_pace(config, choice, data, device)
+        epochs = config.schedule.epochs if config.schedule.steps is None else -(-config.schedule.steps // pace.steps)
+        return (
+            f"{config.model.name}: {pace.parameters:,} parameters; {count_of(epochs, 'epoch')} x "
+            f"{count_of(pace.steps, 'step')} of batch size {config.optim.batch_size}, {_took(pace, epochs)}; "
+            "give --epochs, or --time 10m to fit the run into ten minutes"
+        )
 
     def _are_many_small(self, config: TrainConfig, choice: TaskChoice, data: Data) -> bool:
         """Whether settings are defaults, and the images are many and small, for which there is a separate recipe."""

@@ -76,6 +76,8 @@ def warmup_of(schedule: ScheduleConfig, steps_per_epoch: int) -> int:
     """Return the warm-up steps, at most a fifth of all."""
     if schedule.warmup_steps is not None:
         return min(schedule.warmup_steps, schedule.epochs * steps_per_epoch // 5)
+    if schedule.warmup_share is not None:
+        return round(min(schedule.warmup_share, 1 / 5) * schedule.epochs * steps_per_epoch)
     return round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
 
 

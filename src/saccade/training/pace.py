@@ -2,8 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -45,6 +45,8 @@ class Pace:
     how: str = ""  # how the numbers were obtained
     took: float = 0.0  # duration of the measurement
     reading: float = 0.0  # part of `startup` for reading cached samples, which later runs save
+    parameters: int = 0  # of the model
+    activations: int = 0  # bytes kept for the backward pass of a step, on a CPU
 
     def seconds(self, epochs: int) -> float:
         """Return the duration of a run, including its final validation."""
@@ -107,18 +109,28 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after warm-up"
     took, every = time.monotonic() - started, config.keep.evaluate_every
     return Pace(
-        startup + reading, found.step, validation, steps_of_epoch(length, whole), every, how, took=took, reading=reading
+        startup + reading,
+        found.step,
+        validation,
+        steps_of_epoch(length, whole),
+        every,
+        how,
+        took=took,
+        reading=reading,
+        parameters=sum(one.numel() for one in made.task.model.parameters()),
+        activations=found.activations // config.optim.accumulate,
     )
 
 
 class _Timed(NamedTuple):
-    """Measured times: reading the first batch; a step, its number of samples, repeats, and whether it was full."""
+    """Measured: reading the first batch; a step, its samples, repeats, whether it was full, bytes of activations."""
 
     reading: float
     step: float
     size: int
     times: int
     whole: bool
+    activations: int
 
 
 def _fill(validation: Validation, samples: int) -> int:
@@ -151,7 +163,8 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
     reading, batch_size = time.monotonic() - started, batch_length(first)
     size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
     started = time.monotonic()
-    step._train_step(slice_batch(first, slice(size)), strong=True)
+    with _kept_bytes(step) as kept:
+        step._train_step(slice_batch(first, slice(size)), strong=True)
     # The first step on a GPU mostly loads libraries.
     quick = step.device.type == "cuda" or (time.monotonic() - started) * batch_size / size < LONG
     size = batch_size if quick else size
@@ -164,7 +177,28 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
         batch = next(batches)
         step._train_step(batch if whole else slice_batch(batch, slice(size)), strong=True)
     _wait(step.device)
-    return _Timed(reading, (time.monotonic() - started) / count * batch_size / size, size, count, whole)
+    seconds = (time.monotonic() - started) / count * batch_size / size
+    first_size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
+    return _Timed(reading, seconds, size, count, whole, sum(kept.values()) * batch_size // first_size)
+
+
+@contextmanager
+def _kept_bytes(step: Step) -> Iterator[dict[int, int]]:
+    """Collect the bytes of what autograd keeps, by address, without parameters; of a compiled step, nothing."""
+    found: dict[int, int] = {}
+    own = {parameter.untyped_storage().data_ptr() for parameter in step.task.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in own:
+            found[memory.data_ptr()] = memory.nbytes()
+        return tensor
+
+    if step.device.type != "cpu" or step.config.engine.compile:
+        yield found
+        return
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield found
 
 
 def _endless(step: Step) -> Any:

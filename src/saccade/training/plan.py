@@ -37,7 +37,7 @@ class Plan:
         data: name of the dataset.
         samples: numbers of training and validation samples; None: unknown.
         parameters: parameters of the model.
-        memory: bytes: on a GPU the peak of the timed steps, else weights, gradients and optimizer state.
+        memory: bytes: on a GPU the peak of the timed steps, else weights, gradients, optimizer state and activations.
         device: description of the device.
         pace: duration of a step and of a validation.
         elsewhere: hardware and cost for which the recipe was measured, if it says so.
@@ -72,15 +72,16 @@ class Plan:
         config, (train, val) = self.config, self.samples
         steps = config.schedule.epochs * self.pace.steps
         counted = "an unknown number of" if train is None else f"{train:,}"
-        peak = "peak of the timed steps" if self.device != "cpu" else "weights, gradients and optimizer state"
+        peak = "peak of the timed steps" if self.device != "cpu" else "weights, gradients, optimizer state, activations"
+        side = "" if config.data.img_size is None else f", input resolution {config.data.img_size}"
         rows = {
             "dataset": f"{self.data}: {counted} training and {val:,} validation samples",
             "task": str(config.task),
-            "model": f"{config.model.name}, {self.parameters:,} parameters, input resolution {config.data.img_size}",
+            "model": f"{config.model.name}, {self.parameters:,} parameters{side}",
             "length": f"{count_of(config.schedule.epochs, 'epoch')}, {count_of(steps, 'step')} of batch size "
             f"{config.optim.batch_size}",
             f"time on this machine ({self.device})": f"about {say_duration(self.seconds)} ({self.pace.how})",
-            "memory": f"{self.memory / 2**20:,.0f} MiB ({peak})",
+            "memory": f"{max(self.memory / 2**20, 1):,.0f} MiB ({peak})",
         }
         if self.elsewhere is not None:
             rows["elsewhere"] = f"{self.elsewhere[0]}: {self.elsewhere[1]} (recipe {config.recipe})"
@@ -135,7 +136,7 @@ def plan(
         samples.name,
         (min(counted, config.data.train_limit or counted) if counted is not None else None, len(samples.val)),
         parameters,
-        peak or 4 * kept * parameters,
+        peak or 4 * kept * parameters + pace.activations,
         torch.cuda.get_device_name(where) if where.type == "cuda" else where.type,
         pace,
         _elsewhere(config.recipe),

@@ -50,6 +50,8 @@ def resolve(
     weights, array = facts.model.weights, facts.data.array
     resolved = decide(config, facts, FOUND, record=decided)
     size, mean, std = resolved.data.img_size, resolved.data.mean, resolved.data.std
+    if facts.model.side is None:  # not used, but a spec has them
+        size, mean, std = size or 224, mean or facts.model.mean, std or facts.model.std
     assert size is not None
     assert mean is not None
     assert std is not None

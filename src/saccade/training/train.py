@@ -20,6 +20,7 @@ from ..settings.decisions import Decision, read_decisions, write_decisions
 from ..settings.overrides import names_of
 from ..support.durations import parse_duration
 from ..support.files import free_name, write_text
+from ..support.telling import saying
 from ..tasks.opening import TaskChoice, open_samples
 from .allowance import Allowance
 from .console import Console
@@ -169,11 +170,12 @@ def train_config(
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
         console = Console(quiet=quiet or not world.is_main)
-        choice, data = opened or open_samples(config.task, config.data)
+        with saying(console.say):
+            choice, data = opened or open_samples(config.task, config.data)
         budget_notes, decided = list[str](), list(record)
         if fitting is not None and run is None:
             resolve(config, choice, data, device, given=given)  # refuse invalid settings before timing
-            fitting = replace(fitting, say=console.say)
+            fitting = replace(fitting, say=console.say, tells=not quiet)
             config, budget_notes = fitting.fit(config, choice, data, world, device, record=decided)
         resumed = run is not None
         config, spec = resolve(config, choice, data, device, given=given, begun=resumed, record=decided)
@@ -181,7 +183,8 @@ def train_config(
             _refuse_other_readers(run.config(), config, data)
         else:
             _refuse_without_weights(config)
-        parts = assemble(config, choice, data, spec, world=world, device=device)
+        with saying(console.say):
+            parts = assemble(config, choice, data, spec, world=world, device=device)
         console.judge_by(parts.metrics, parts.primary.name, parts.task.running)
         console.expect(config, parts.feed.steps, len(parts.validation.source), estimated=bool(budget_notes))
         check_bad(parts.validation.bad, config.data.bad_limit * (held := len(parts.validation.source)), of=held)

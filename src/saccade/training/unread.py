@@ -18,6 +18,7 @@ from ..settings import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..settings.recipes import read_recipe, split_variants
 from ..settings.strength import strength_settings
 from ..tasks.opening import TaskChoice
+from .optim import warmup_of
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
 RESIZED = "augment.crop=resized; segment and detect have their own option scale"
@@ -140,8 +141,7 @@ class Situation:
     @property
     def warms_up(self) -> bool:
         """Whether there is a warm-up."""
-        schedule = self.config.schedule
-        return bool(schedule.warmup if schedule.warmup_steps is None else schedule.warmup_steps)
+        return warmup_of(self.config.schedule, 10**6) > 0
 
     @property
     def own_loss(self) -> bool:
@@ -232,7 +232,12 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("optim.new_scale", f"where {TRAINED}; of Hugging Face's models, by vqa's", lambda s: s.scales_new),
     ("schedule.head_epochs", f"where {TRAINED}, except Hugging Face's", lambda s: s.starts),
     ("schedule.epochs", "without schedule.steps", lambda s: s.asked.schedule.steps is None),
-    ("schedule.warmup", "without schedule.warmup_steps", lambda s: s.config.schedule.warmup_steps is None),
+    (
+        "schedule.warmup",
+        "without schedule.warmup_steps and schedule.warmup_share",
+        lambda s: s.config.schedule.warmup_steps is None and s.config.schedule.warmup_share is None,
+    ),
+    ("schedule.warmup_share", "without schedule.warmup_steps", lambda s: s.config.schedule.warmup_steps is None),
     ("schedule.warmup_lr", "with a warm-up", lambda s: s.warms_up),
     ("schedule.power", "with schedule.curve=poly", lambda s: s.config.schedule.curve == "poly"),
     ("schedule.falls", "with schedule.curve=steps", lambda s: s.config.schedule.curve == "steps"),

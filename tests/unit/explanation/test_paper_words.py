@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import nn
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import saccade
 from saccade.explanation.left_out import draw_kept, fit_influence
@@ -89,6 +90,52 @@ def test_relevance_is_shared_out_by_hand_worked_rules():
     assert found.tolist() == [4.0, 2.0]
 
 
+def test_signs_and_differences_share_relevance_as_products_with_minus_one_do():
+    a, b = torch.tensor([4.0, 3.0], requires_grad=True), torch.tensor([1.0, 1.0], requires_grad=True)
+    relevance = torch.tensor([4.0, 2.0])
+    (found,) = carried(lambda a: -a, a, relevance=relevance)
+    assert found.tolist() == [4.0, 2.0]
+    # a - b is 3 and 2: in proportion, a has 16 / 3 + 3 = 25 / 3 and -b has -4 / 3 - 1 = -7 / 3. By their totals, a gets
+    # 25 / 32 of the 6, and b the rest.
+    for difference in (lambda a, b: a - b, lambda a, b: torch.rsub(b, a), lambda a, b: a.clone().sub_(b)):
+        first, second = carried(difference, a, b, relevance=relevance)
+        assert first.tolist() == pytest.approx([x * 6 * 25 / 32 * 3 / 25 for x in (16 / 3, 3.0)])
+        assert second.tolist() == pytest.approx([x * 6 * 7 / 32 * 3 / 7 for x in (4 / 3, 1.0)])
+    for moved in (lambda a: 2 - a, lambda a: a - 2, lambda a: torch.sub(a, 2)):
+        assert carried(moved, a, relevance=relevance)[0].tolist() == [4.0, 2.0]
+
+
+def test_quotients_are_products_with_the_reciprocal():
+    a, b = torch.tensor([4.0, 3.0], requires_grad=True), torch.tensor([2.0, 5.0], requires_grad=True)
+    first, second = carried(lambda a, b: a / b, a, b, relevance=torch.tensor([4.0, 2.0]))
+    assert (first.tolist(), second.tolist()) == ([2.0, 1.0], [2.0, 1.0])
+    (found,) = carried(lambda b: 3.0 / b, b, relevance=torch.tensor([4.0, 2.0]))
+    assert found.tolist() == [4.0, 2.0]
+
+
+def test_operations_in_place_share_relevance_once():
+    a, b = torch.tensor([1.0, 1.0], requires_grad=True), torch.tensor([3.0, 1.0], requires_grad=True)
+    relevance = torch.tensor([4.0, 2.0])
+
+    def scaled(a):
+        made = a + 0.0
+        made *= 7.0
+        made.div_(2.0).neg_()
+        return made
+
+    def added(a, b):
+        made = a + 0.0
+        made += b
+        return made
+
+    assert carried(scaled, a, relevance=relevance)[0].tolist() == [4.0, 2.0]
+    first, second = carried(added, a, b, relevance=relevance)
+    assert first.tolist() == pytest.approx([1.0, 1.0])
+    assert second.tolist() == pytest.approx([3.0, 1.0])
+    with AttentionMaps(3, relevance=True):  # and give what they give
+        assert scaled(a).tolist() == [-3.5, -3.5]
+
+
 def test_layers_are_chained_last_first():
     early, late = torch.tensor([[0.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, -1.0]])
     found = chain([early[None, None], late[None, None]], [torch.ones(1, 1, 2, 2)] * 2, length=2)
@@ -116,6 +163,42 @@ def test_relevance_leaves_no_trace_and_ends_where_attention_is_cut():
     for layer in model.bert.encoder.layer:  # without values, attention carries nothing
         nn.init.zeros_(layer.attention.self.value.weight)
     assert not compute_influence(model, {"input_ids": ids}, method="relevance").scores["both"].any()
+
+
+def test_rotary_positions_keep_all_relevance():
+    torch.manual_seed(0)
+    query, key = (torch.randn(1, 1, 3, 4).requires_grad_() for _ in range(2))
+    angles = torch.tensor([[0.0, 0.0], [1.0, 0.1], [2.0, 0.2]]).repeat(1, 2)[None]
+    relevance = torch.rand(1, 1, 3, 4)
+    with AttentionMaps(9, relevance=True):
+        turned, _ = apply_rotary_pos_emb(query, key, angles.cos(), angles.sin())
+    (found,) = torch.autograd.grad(turned, query, relevance)
+    assert found.sum().item() == pytest.approx(relevance.sum().item(), rel=1e-4)
+    # By hand: half of the entries change places with a sign, and both terms share in proportion and by their totals.
+    q, r = query.detach().double().numpy()[0, 0], relevance.double().numpy()[0, 0]
+    cos, sin = angles.cos().double().numpy()[0], angles.sin().double().numpy()[0]
+    kept, moved = q * cos, np.concatenate([-q[:, 2:], q[:, :2]], 1) * sin
+    shares = [part * r / (kept + moved) for part in (kept, moved)]
+    sizes = [abs(part.sum()) for part in shares]
+    first, second = (part * r.sum() * size / sum(sizes) / part.sum() for part, size in zip(shares, sizes, strict=True))
+    want = first + np.concatenate([second[:, 2:], second[:, :2]], 1)
+    np.testing.assert_allclose(found.numpy()[0, 0], want, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "ModernBert"])
+def test_relevance_of_hosts_with_rotary_positions(kind):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes |= {"pad_token_id": 0} | ({} if kind == "ModernBert" else {"num_key_value_heads": 1})
+    config = getattr(transformers, f"{kind}Config")(vocab_size=50, **sizes)
+    model, found = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval(), {}
+    for attention in ("sdpa", "eager"):
+        model.set_attn_implementation(attention)
+        inputs = {"input_ids": torch.tensor([[3, 1, 4, 5, 2]]), "attention_mask": torch.ones(1, 5, dtype=torch.long)}
+        found[attention] = compute_influence(model, inputs, method="relevance").scores["both"]
+    np.testing.assert_allclose(found["sdpa"], found["eager"], rtol=1e-3, atol=1e-8)
+    assert (found["sdpa"] >= 0).all()
+    assert found["sdpa"].max() > 0
 
 
 def test_relevance_and_lime_are_split_for_a_head_on_class_token_and_words():

@@ -171,6 +171,7 @@ OUTSIDE = {
     "schedule.power": (0, -1, math.inf),
     "schedule.falls": [[], [0.0], [1.0], [0.9, 0.5]],
     "schedule.steps": (0, 2**31),
+    "schedule.warmup_share": (-0.1, 1.1),
     "schedule.warmup_steps": (-1, 2**31),
     "loss.smoothing": [-0.1, 1.0],
     "loss.class_weights": [[1.0, -1.0], [0.0, 0.0], [1.0, 0.0], [], [math.nan, 1.0]],

@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from saccade.tasks.text.task import ClassifyText
-from saccade.training.optim import build_optimizer, rate_at
+from saccade.training.optim import build_optimizer, rate_at, warmup_of
 from saccade.training.recipes import configure
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
@@ -15,12 +15,13 @@ BERT = transformers.BertConfig(**SMALL)
 MODERN = transformers.ModernBertConfig(**SMALL, pad_token_id=0, cls_token_id=1, sep_token_id=2)
 DEBERTA = transformers.DebertaV2Config(**SMALL)
 LLAMA = transformers.LlamaConfig(**SMALL, num_key_value_heads=1)
-# Folder, configuration, batch, highest rate, betas, eps, decay, as the table has them.
+# Folder, configuration, batch, highest rate, betas, eps, decay, as the table has them; warm-up and largest gradient
+# norm as the code has them that the paper names.
 ROWS = [
-    ("gpt", GPT, 32, 6.25e-5, (0.9, 0.999), 1e-8, 0.01),
-    ("bert", BERT, 24, 2e-5, (0.9, 0.999), 1e-8, 0.0),
-    ("spanbert", BERT, 32, 2e-5, (0.9, 0.999), 1e-6, 0.01),
-    ("roberta", transformers.RobertaConfig(**SMALL), 32, 2e-5, (0.9, 0.98), 1e-6, 0.1),
+    ("gpt", GPT, 32, 6.25e-5, (0.9, 0.999), 1e-8, 0.01, 0.002, 1.0),
+    ("bert", BERT, 24, 2e-5, (0.9, 0.999), 1e-8, 0.0, 0.1, 1.0),
+    ("spanbert", BERT, 32, 2e-5, (0.9, 0.999), 1e-6, 0.01, 0.1, 1.0),
+    ("roberta", transformers.RobertaConfig(**SMALL), 32, 2e-5, (0.9, 0.98), 1e-6, 0.1, 0.06, None),
 ]
 # Folder, configuration, recipe, as above, epochs, steps of warm-up of 1000 and of 100,000 steps: as their authors' code
 # has them. A recipe that is not named is the default.
@@ -40,11 +41,14 @@ def made(folder, config, recipe="text"):
     return settings, model, build_optimizer(ClassifyText(model), settings.optim, device=torch.device("cpu"))
 
 
-@pytest.mark.parametrize(("name", "config", "batch", "rate", "betas", "eps", "decay"), ROWS, ids=[r[0] for r in ROWS])
-def test_optimizer_of_every_row_of_the_table(tmp_path, name, config, batch, rate, betas, eps, decay):
+@pytest.mark.parametrize(
+    ("name", "config", "batch", "rate", "betas", "eps", "decay", "warmup", "clip"), ROWS, ids=[r[0] for r in ROWS]
+)
+def test_optimizer_of_every_row_of_the_table(tmp_path, name, config, batch, rate, betas, eps, decay, warmup, clip):
     settings, model, optimizer = made(tmp_path / name, config)
     assert type(optimizer) is torch.optim.AdamW
-    assert (settings.optim.batch_size, settings.schedule.epochs) == (batch, 10)
+    assert (settings.optim.batch_size, settings.schedule.epochs, settings.optim.clip) == (batch, 10, clip)
+    assert warmup_of(settings.schedule, 100) == round(1000 * warmup)
     assert all((group["lr"], group["betas"], group["eps"]) == (rate, betas, eps) for group in optimizer.param_groups)
     decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     for path, p in model.named_parameters():
@@ -94,6 +98,15 @@ def test_decay_is_decoupled_from_the_gradient(tmp_path):
 
 
 def test_rate_rises_over_a_tenth_and_falls_in_a_straight_line_to_zero(tmp_path):
-    settings, _, _ = made(tmp_path / "gpt", GPT)
+    settings, _, _ = made(tmp_path / "bert", BERT)
     rates = [rate_at(step, steps_per_epoch=11, peak=1.0, schedule=settings.schedule) for step in (0, 5, 11, 60.5, 110)]
     assert rates == pytest.approx([1 / 12, 6 / 12, 1.0, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("epochs", [15, 20, 30])
+def test_the_warm_up_is_the_same_share_of_the_tables_longer_trainings(tmp_path, epochs):
+    BERT.save_pretrained(tmp_path)
+    given = {"model.name": str(tmp_path), "schedule.epochs": epochs}
+    assert warmup_of(configure("text", given).schedule, 100) == 10 * epochs
+    assert warmup_of(configure("text", {**given, "schedule.warmup": 2}).schedule, 100) == 200
+    assert warmup_of(configure("text", {**given, "schedule.warmup_steps": 7}).schedule, 100) == 7

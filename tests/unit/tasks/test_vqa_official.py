@@ -4,42 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import saccade
+from saccade.cli import main
+from saccade.deployment.writers import write_predictions
 from saccade.runs.run import Run
 from saccade.settings import DataConfig
 from saccade.tasks.opening import open_samples
-from saccade.tasks.vqa.official import normalise
-from support.questions import make_vilt, questions, write_questions
-
-TEN = ["yes"] * 7 + ["Yes.", "no", "the maybe"]
-
-
-def write_official(folder, *, places=("train2014", "val2014")):
-    """Write two questions about one image for each split, in the layout of the download."""
-    for split, place in zip(("train2014", "val2014"), places, strict=True):
-        (folder / place).mkdir(parents=True)
-        Image.fromarray(np.full((24, 40, 3), 90, np.uint8)).save(folder / place / f"COCO_{split}_000000000042.jpg")
-        asked = [
-            {"question_id": 42000 + n, "image_id": 42, "question": text}
-            for n, text in enumerate(("is it dark", "how many"))
-        ]
-        answers = [
-            {
-                "question_id": 42000 + n,
-                "image_id": 42,
-                "multiple_choice_answer": given[0],
-                "answers": [{"answer": one, "answer_confidence": "yes", "answer_id": i} for i, one in enumerate(given)],
-            }
-            for n, given in enumerate((TEN, ["two"] * 2 + ["2"] + ["many"] * 7))
-        ]
-        header = {"info": {}, "data_type": "mscoco", "data_subtype": split}
-        questions_file = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
-        questions_file.write_text(json.dumps({**header, "questions": asked}))
-        annotations = {**header, "annotations": answers[::-1]}  # in another order
-        (folder / f"v2_mscoco_{split}_annotations.json").write_text(json.dumps(annotations))
-    return folder
+from saccade.tasks.vqa.equal import normalise
+from support.questions import make_vilt, questions, write_official, write_questions
 
 
 def opened(folder):
@@ -65,12 +38,38 @@ def test_files_as_downloaded_become_questions_with_soft_targets(tmp_path, places
         ("dont know", "don't know"),
         ("can't", "can't"),
         ("two", "2"),
-        ("1,000.50", "1000.50"),
         ("2:50 p.m.", "2:50 pm"),
-        ("black/white", "black white"),
         ("girl's  an apple", "girl's apple"),
         ("none", "0"),
         ("the", ""),
+        # marks that the evaluation does not know stay
+        ("50%", "50%"),
+        ("$5", "$5"),
+        ("at&t", "at&t"),
+        ("#1 * 2 ~ 3 | 4^5", "#1 * 2 ~ 3 | 4^5"),
+        # marks that touch no space become one
+        ("black/white", "black white"),
+        ("t-shirt", "t shirt"),
+        ("(left)", "left"),
+        # marks that touch a space somewhere vanish everywhere, other marks do not
+        ("t-shirt - red", "tshirt red"),
+        ("red, white,blue/green", "red whiteblue green"),
+        ("yes!\nno", "yes no"),
+        # a comma inside of a number lets all marks vanish
+        ("1,000.50", "1000.50"),
+        ("1,000 black/white", "1000 blackwhite"),
+        # periods stay before digits only
+        ("1.5", "1.5"),
+        (".5 in.", ".5 in"),
+        ("a.b", "ab"),
+        # contractions are the evaluation's: by lower case, without "I'm" and "she's"
+        ("Aint", "ain't"),
+        ("itll", "it'll"),
+        ("yall'd've", "y'all'd've"),
+        ("couldnt've", "couldn't've"),
+        ("somebody'd", "somebodyd"),
+        ("Im", "im"),
+        ("shes", "shes"),
     ],
 )
 def test_answers_are_made_equal_as_in_the_official_evaluation(given, want):
@@ -135,3 +134,28 @@ def test_a_run_on_the_official_files_is_scored_as_the_official_evaluation_does(t
     worth = [{"2": 0.0, "yes": 1.0}, {"2": 0.9, "yes": 0.0}]  # of each question; "two", "two", "2" are three people
     scores = [worth[place][("2", "yes")[answer]] for place, answer in zip(given["place"], given["answer"], strict=True)]
     assert done.score == pytest.approx(sum(scores) / 2)
+
+
+def test_answers_to_the_official_questions_are_written_as_its_server_takes_them(tmp_path):
+    options = {"epochs": 1, "batch_size": 2, "img_size": 32, "device": "cpu", "workers": 0, "quiet": True}
+    folder = write_official(tmp_path / "V")
+    vilt = make_vilt(tmp_path / "vilt")
+    run = saccade.train(str(folder), task="vqa", model=str(vilt), out=tmp_path / "r", **options).path
+    (folder / "val2014").rename(folder / "test2015")  # of which test-dev2015 is a part
+    for image in (folder / "test2015").iterdir():
+        image.rename(image.with_name(image.name.replace("val2014", "test2015")))
+    asked = folder / "v2_OpenEnded_mscoco_test-dev2015_questions.json"
+    content = json.loads((folder / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())
+    content["questions"].append({"question_id": 7, "image_id": 43, "question": "is it there"})
+    asked.write_text(json.dumps(content))
+    out = tmp_path / "results.json"
+    assert main(["predict", str(run), str(asked), "--form", "vqa", "--out", str(out), "--quiet"]) == 0
+    found = json.loads(out.read_text())
+    said = [one.answer and one.answer.text.split(" ")[0] for one in saccade.predict(run, asked)]
+    assert found == [
+        {"question_id": number, "answer": answer}
+        for number, answer in zip((42000, 42001, 7), (*said[:2], ""), strict=True)
+    ]
+    assert set(said[:2]) <= {"2", "yes"}
+    with pytest.raises(ValueError, match="needs the ids of questions"):
+        write_predictions(saccade.predict(run, [f"{next((folder / 'test2015').iterdir())}\tis it"]), form="vqa")

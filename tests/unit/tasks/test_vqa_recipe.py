@@ -6,23 +6,26 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 
 import saccade
-from saccade.building.build import load_model
-from saccade.data.augment import Normalize
+from saccade.building.build import build_model, load_model
+from saccade.data.augment import Augment, Normalize
 from saccade.data.rand_augment import NUMBER, Step
 from saccade.runs.run import Run
-from saccade.settings import AugmentConfig, DataConfig
+from saccade.settings import AugmentConfig, ConfigError, DataConfig, overlay
 from saccade.tasks.opening import open_samples
 from saccade.tasks.vqa.encoding import AugmentImages
 from saccade.tasks.vqa.hosts import QuestionHosts
 from saccade.tasks.vqa.patches import PatchFraming, join_patches, split_patches
 from saccade.tasks.vqa.task import AnswerQuestions
+from saccade.tasks.vqa.vilt_augment import ViltStep
 from saccade.training.loop import Interrupted, Loop
 from saccade.training.optim import build_optimizer, rate_at, set_rate
 from saccade.training.recipes import configure
-from support.questions import make_vilt
+from saccade.training.resolve import resolve
+from support.questions import SIZE, make_vilt
+from support.texts import WORDS, make_tokenizer
 
 SIZES = [(24, 40), (40, 24), (30, 30), (20, 90), (100, 30)]  # height, width
 
@@ -96,6 +99,76 @@ def test_patches_are_in_row_major_order_and_come_back():
     assert torch.equal(join_patches(torch.cat([patches, patches[:, :2]], dim=1), 2, 3), images)
 
 
+def test_augmentation_dropout_and_tokens_are_those_of_vilts_code(tmp_path, table):
+    config = transformers.ViltConfig(vocab_size=len(WORDS), max_position_embeddings=40, hidden_dropout_prob=0.0, **SIZE)
+    transformers.ViltModel(config).save_pretrained(tmp_path)
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 512
+    tokenizer.save_pretrained(tmp_path)
+    given = {"task": "vqa", "model.name": str(tmp_path), "data.path": str(table)}
+    settings = configure(None, given)
+    a = settings.augment
+    assert (a.rand_ops, a.rand_kind, a.rand_magnitude, a.rand_spread, a.rand_prob) == (2, "vilt", 3.0, 0.0, 1.0)
+    assert (a.crop, a.flip, a.jitter, a.erase, a.mixup, a.cutmix) == ("none", 0.0, 0.0, 0.0, 0.0, 0.0)
+    for task, dropout in ((settings.task, 0.1), ("vqa", 0.0), ("vqa:dropout=0.3,answers=2", 0.3)):
+        choice, data = open_samples(task, settings.data)
+        resolved, spec = resolve(overlay(settings, {"task": task}), choice, data, torch.device("cpu"))
+        model = build_model(resolved.model, spec, seed=0)
+        rates = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+        assert rates - {0.0} == {dropout} - {0.0}
+        assert spec.extra["tokens"]["limit"] == 40
+    with pytest.raises(ValueError, match=r"dropout = 1\.0 was given"):
+        open_samples("vqa:dropout=1.0", settings.data)
+
+
+# Operations of ViLT's code at strength 9 of 30, in PIL.
+OPERATIONS = {
+    "AutoContrast": ImageOps.autocontrast,
+    "Equalize": ImageOps.equalize,
+    "Posterize": lambda image: ImageOps.posterize(image, 1),  # int(0.3 * 4) bits
+    "Solarize": lambda image: ImageOps.solarize(image, 76.8),  # 0.3 * 256
+    "SolarizeAdd": lambda image: ImageOps.solarize(image.point(lambda value: min(value + 33, 255)), 128),
+    "Color": lambda image: ImageEnhance.Color(image).enhance(0.64),  # 0.1 + 0.3 * 1.8
+    "Contrast": lambda image: ImageEnhance.Contrast(image).enhance(0.64),
+    "Brightness": lambda image: ImageEnhance.Brightness(image).enhance(0.64),
+    "Sharpness": lambda image: ImageEnhance.Sharpness(image).enhance(0.64),
+    "Rotate": lambda image: image.rotate(9, Image.Resampling.BILINEAR),
+    "ShearX": lambda image: image.transform(image.size, Image.Transform.AFFINE, (1, 0.09, 0, 0, 1, 0), 2),
+    "ShearY": lambda image: image.transform(image.size, Image.Transform.AFFINE, (1, 0, 0, 0.09, 1, 0), 2),
+    "TranslateX": lambda image: image.transform(image.size, Image.Transform.AFFINE, (1, 0, 30, 0, 1, 0)),
+    "TranslateY": lambda image: image.transform(image.size, Image.Transform.AFFINE, (1, 0, 0, 0, 1, 30)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("size", [(640, 480), (480, 640)])
+def test_an_operation_is_that_of_vilts_code(name, size):
+    waves = np.sin(np.arange(size[1])[:, None, None] / 40 + np.arange(size[0])[None, :, None] / 25 + np.arange(3))
+    image = (100 + 80 * waves + np.random.default_rng(0).uniform(-20, 20, waves.shape)).astype(np.uint8)
+    step = ViltStep(torch.tensor([NUMBER[name]]), torch.tensor([0.3]), torch.tensor([1.0]), torch.tensor([False]))
+    got = step(torch.from_numpy(image).permute(2, 0, 1)[None].float(), torch.zeros(3, 1, 1))[0].permute(1, 2, 0).numpy()
+    want = np.asarray(OPERATIONS[name](Image.fromarray(image))).astype(float)
+    assert np.abs(want - image).max() > 5
+    assert (np.abs(got - want).max(2) > 1).mean() < 1e-3  # but for pixels at the edge of what is moved
+
+
+def test_vilts_operations_are_drawn_alike_and_never_invert():
+    config = AugmentConfig(rand_ops=2, rand_kind="vilt", rand_magnitude=3.0, rand_spread=0.0, rand_prob=1.0)
+    for number in range(2):
+        step = ViltStep.draw(torch.arange(14_000), number, config)
+        counts = torch.bincount(step.operation, minlength=15)
+        assert counts[NUMBER["Invert"]] == 0
+        assert ((counts[counts > 0] - 1000).abs() < 150).all()
+        assert (counts > 0).sum() == len(OPERATIONS) == 14
+        assert torch.equal(step.level, torch.full_like(step.level, 0.3))
+
+
+def test_only_questions_have_vilts_operations():
+    config = AugmentConfig(rand_ops=2, rand_kind="vilt")
+    with pytest.raises(ConfigError, match="which only the task vqa has"):
+        Augment(config, mean=[0.5] * 3, std=[0.5] * 3, img_size=8)
+
+
 def test_images_of_several_sizes_in_a_batch_are_answered_as_transformers_does(vilt):
     model = transformers.ViltForQuestionAnswering.from_pretrained(vilt).eval()
     torch.manual_seed(0)
@@ -119,7 +192,7 @@ def test_images_of_several_sizes_in_a_batch_are_answered_as_transformers_does(vi
 
 def augmented(images, keys, grid=None, **more):
     config = AugmentConfig(
-        crop="none", flip=0.0, rand_ops=2, rand_kind="timm", rand_magnitude=3.0, rand_spread=0.0, **more
+        crop="none", flip=0.0, rand_ops=2, rand_kind="vilt", rand_magnitude=3.0, rand_spread=0.0, **more
     )
     expand = AugmentImages(Normalize([0.0] * 3, [1.0] * 3), config, torch.full((3, 1, 1), 128.0))
     batch = {"image": images, "key": keys, "target": torch.zeros(len(images), 2)}

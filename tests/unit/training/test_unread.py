@@ -66,6 +66,7 @@ def runs(tmp_path_factory):
     weaker = {"augment.jitter": 0.2, "augment.full_epochs": 40}
     vqa = {"task": "vqa", "data.path": str(write_questions(root / "vqa", list(questions(20)))), "data.img_size": 32}
     masks, objects = str(make_masks(root / "masks", train=8)), str(make_objects(root / "objects", train=6, val=2))
+    texts = {"data.path": str(write_cola(root / "cola")), "schedule.warmup_share": 0.2}
     fpn, retinanet = {"model.head": "fpn:width=16,inner=32"}, {"model.head": "retinanet:width=8"}
     return {
         "arrays": ("quick", {**quick, **STRONG, "data.train_limit": 50, "optim.name": "sgd", "schedule.curve": "poly"}),
@@ -77,7 +78,7 @@ def runs(tmp_path_factory):
         "numbers": ("quick", {**quick, "data.path": str(numbers_list(root / "numbers"))}),
         "masks": ("segment", {**model, **two, **fpn, "data.path": masks, "data.img_size": 32}),
         "objects": ("detect", {**model, **two, **retinanet, "data.path": objects, "data.img_size": 64}),
-        "texts": ("text", {"data.path": str(write_cola(root / "cola")), "model.name": str(make_model(root / "bert"))}),
+        "texts": ("text", {**texts, "model.name": str(make_model(root / "bert"))}),
         "questions": ("text", {**vqa, **two, "model.name": str(make_vilt(root / "vilt"))}),
     }
 
@@ -221,7 +222,7 @@ def test_a_setting_of_which_nobody_says_when_it_is_read_stops_the_program():
     ("name", "setting", "told"),
     [
         ("questions", {"augment.jitter": 0.4}, "augment.jitter = 0.4 was given, but .*task vqa"),
-        ("questions", {"augment.rand_ops": 2, "augment.rand_kind": "simple"}, "augment.rand_kind=timm"),
+        ("questions", {"augment.rand_ops": 2, "augment.rand_kind": "simple"}, "augment.rand_kind=vilt"),
         ("texts", {"optim.new_scale": 10.0}, "optim.new_scale = 10.0 .*starts from trained weights"),
         ("texts", {"schedule.head_epochs": 2.0}, "schedule.head_epochs"),
         ("arrays", {"augment.scale": [0.5, 1.0]}, "augment.scale .*augment.crop=resized"),

@@ -203,8 +203,9 @@ def describe(one: ArmSnapshot | None, base: ArmSnapshot) -> dict[str, Any]:
 def say_size(one: ArmSnapshot) -> str:
     """Return the model, the size of its images and the length of a run in words."""
     config = one.config
+    side = "" if config.data.img_size is None else f"input resolution {config.data.img_size}, "
     return (
-        f"{config.model.name}, {one.parameters:,} parameters, input resolution {config.data.img_size}, "
+        f"{config.model.name}, {one.parameters:,} parameters, {side}"
         f"{count_of(config.schedule.epochs, 'epoch')} of {count_of(one.steps, 'step')} of batch size {one.batch_size}"
     )
 

@@ -54,7 +54,9 @@ class TextCodec(ClassCodec):
         feed = TokenFeed(tokens, targets, order=order, expand=KeepTexts(), **shared)
         longest = int(max(tokens.lengths.max(), held.lengths.max()))
         mean = float(tokens.lengths.double().mean())
-        feed.notes = [f"{len(train):,} texts of {mean:.1f} tokens on average, {longest} at most"]
+        feed.notes = [
+            f"{len(train):,} texts of {mean:.1f} tokens on average, {longest} at most, {mean * batch_size:,.0f} a batch"
+        ]
         if tokens.cut or held.cut:
             feed.notes.append(f"cut to {reading.limit} tokens: {tokens.cut} training and {held.cut} validation texts")
         largest = max(batch_size, 256 if device.type == "cuda" else 32)

@@ -15,9 +15,11 @@ from ...data.feed import Batch
 from ...data.framing import Encoded
 from ...data.source import Sample
 from ...data.spec import InputSpec
+from ...support.telling import tell
 
 # Padded widths: few, so that steps can be replayed, and dense enough to waste little.
 LADDER = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+MANY = 100_000  # texts that are tokenized at once, which takes seconds
 NAMED = 5  # most texts listed in an error
 GROWTH = 1024  # largest factor by which a tokenizer's normalizers may lengthen a text
 STEADY = ("Strip", "StripAccents", "Lowercase", "NFC", "Split", "Whitespace", "WhitespaceSplit", "Punctuation")
@@ -195,7 +197,11 @@ class TextEncoder:
 def _encode(made: Any, texts: Sequence[tuple[str, ...]]) -> list[Any]:
     """Tokenize texts; failures of the tokenizer, which may be untrusted, become readable errors."""
     try:
-        found: list[Any] = made.encode_batch([one[0] if len(one) == 1 else one for one in texts])
+        found: list[Any] = []
+        for first in range(0, len(texts), MANY):
+            if len(texts) > MANY:
+                tell(f"tokenizing texts {first + 1:,} to {min(first + MANY, len(texts)):,} of {len(texts):,} ...")
+            found += made.encode_batch([one[0] if len(one) == 1 else one for one in texts[first : first + MANY]])
     except BaseException as error:  # the library raises Exception, and panics on endless patterns
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise

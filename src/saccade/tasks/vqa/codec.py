@@ -32,8 +32,9 @@ class QuestionCodec(OneOfCodec):
         return QuestionEncoder(self.patches or self.spec.framing, Reading.of(self.spec))
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
-        """Return RandAugment and the normalisation of images."""
-        fill = torch.tensor([round(255 * value) for value in self.spec.mean], device=device).float().view(-1, 1, 1)
+        """Return RandAugment, which pads with the mean or for ViLT with black, and the normalisation of images."""
+        colour = [0.0 if augment.rand_kind == "vilt" else round(255 * value) for value in self.spec.mean]
+        fill = torch.tensor(colour, device=device).float().view(-1, 1, 1)
         return AugmentImages(Normalize(self.spec.mean, self.spec.std, device=device), augment, fill)
 
     @staticmethod

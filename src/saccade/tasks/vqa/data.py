@@ -16,11 +16,13 @@ from ...data.split import abbreviate
 from ...data.table import PATHS, SPLITS
 from ...data.targets import Targets
 from ...settings import DataConfig
+from ...support.wording import count_of
 from ..text.tables import Columns, find_column, part_of, read_columns
 from .asked import Asked, agreement
 from .official import read_official
 
 QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")
+PEOPLE = 10  # who answer each question in VQAv2
 MARK, SCORE = "|", "="
 TABLES = tuple(f"questions{ending}" for ending in (".csv", ".tsv", ".jsonl", ".parquet"))  # looked for in a folder
 
@@ -33,11 +35,14 @@ class VqaOptions:
     max_length: int | None = None  # most tokens of a question; default: the model's limit
     truncate: bool = False  # truncate longer questions instead of refusing them
     scratch: bool = False  # start from random weights
+    dropout: float | None = None  # of the model; default: that of its config.json
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if self.answers < 2:
             raise ValueError(f"answers = {self.answers} was given; it must be 2 or more")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout = {self.dropout} was given; it must be from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
         )
     path = Path(config.path).expanduser()
     table = next((path / name for name in TABLES if (path / name).is_file()), None) if path.is_dir() else path
-    asked, notes = (_read_table(table), []) if table is not None else read_official(path)
+    asked, notes = _read_table(table) if table is not None else read_official(path)
     frequent = Counter(asked["train"].named)
     outputs = tuple(
         sorted(name for name, _ in sorted(frequent.items(), key=lambda one: (-one[1], one[0]))[: options.answers])
@@ -143,17 +148,32 @@ def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
     return {given[0]: 1.0} if len(given) == 1 else agreement(given)
 
 
-def _read_table(path: Path) -> dict[str, Asked]:
-    """Read a table with the columns image (relative path), question, answer and optionally split."""
+def _read_table(path: Path) -> tuple[dict[str, Asked], list[str]]:
+    """Read a table with the columns image (relative path), question, answer and optionally split; also return notes."""
     if path.suffix.lower() == ".json" and path.name.endswith(("questions.json", "annotations.json")):
         raise ValueError(f"{path} is one file of VQAv2; give the folder that holds all of its files: {path.parent}")
-    columns, parts = read_columns(path), {}
+    columns, parts, people = read_columns(path), {}, list[int]()
     for name, part in _parted(columns, path).items():
         images, questions = map(list, zip(*read_questions(part, path), strict=True))
-        answers = [read_answers(cell, path, row) for row, cell in _cells(part, ANSWERS, path)]
+        cells = _cells(part, ANSWERS, path)
+        answers = [read_answers(cell, path, row) for row, cell in cells]
+        people += [sum(bool(part.strip()) for part in cell.split(MARK)) for _, cell in cells if SCORE not in cell]
         named = [answer for shares in answers for answer, share in shares.items() if share > 0]
         parts[name] = Asked(path.parent, images, questions, answers, named, path)
-    return parts
+    return parts, _on_few([count for count in people if 1 < count < PEOPLE])
+
+
+def _on_few(people: Sequence[int]) -> list[str]:
+    """Return a note on rows with several people's answers, but fewer than VQAv2 has."""
+    if not people:
+        return []
+    least, rows = min(people), count_of(len(people), "row")
+    worth, one = agreement(["yes"] * least)["yes"], agreement(["yes"] + ["no"] * (least - 1))["yes"]
+    return [
+        f"{rows} with answers of fewer than {PEOPLE} people, {least} at least: VQAv2's score, made for {PEOPLE}, is "
+        f"{worth:.2f} where {least} of {least} people agree and {one:.2f} for one of them; give scores instead, such "
+        "as yes=1|maybe=0.3, for other worths"
+    ]
 
 
 def _pair(part: str, path: Path, row: int) -> tuple[str, str]:

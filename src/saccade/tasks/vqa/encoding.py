@@ -17,6 +17,9 @@ from ...settings import AugmentConfig
 from ..text.feed import KeepTexts
 from ..text.tokens import Reading
 from .patches import PatchFraming, join_patches, split_patches
+from .vilt_augment import ViltStep
+
+STEPS = {"timm": Step, "vilt": ViltStep}  # of RandAugment, by `augment.rand_kind`
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class AugmentImages(KeepTexts):
     def _of_one_size(self, images: Tensor, keys: Tensor) -> Tensor:
         images = images.float()
         for number in range(self.config.rand_ops):
-            images = Step.draw(keys, number, self.config)(images, self.fill)
+            images = STEPS[self.config.rand_kind].draw(keys, number, self.config)(images, self.fill)
         return images / 255
 
     def plain(self, batch: Batch) -> Batch:

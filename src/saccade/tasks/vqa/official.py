@@ -2,44 +2,23 @@
 
 import json
 import re
-import string
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...data.split import abbreviate
+from ...support.telling import tell
 from .asked import Asked, agreement
+from .equal import normalise
 
 QUESTIONS, ANNOTATIONS = "questions.json", "annotations.json"  # how the names of the files end
+LARGE = 30 * 2**20  # bytes of a file that takes seconds to read
 ROLES = ("train", "val")  # in the names of the files
 PLACES = (".", "images", "Images", "Images/mscoco")  # where the folders of images may lie
 LAYOUT = (
     "v2_OpenEnded_mscoco_train2014_questions.json and v2_mscoco_train2014_annotations.json, the same two for val2014, "
     "and the images in the folders train2014 and val2014"
 )
-
-# What the official evaluation makes equal before it counts who gave the same answer.
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-DIGITS = {"none": "0"} | {word: str(number) for number, word in enumerate(NUMBERS)}
-ARTICLES = ("a", "an", "the")
-NEGATED = ("are", "ca", "could", "did", "does", "do", "had", "has", "have", "is", "must", "should", "was", "were", "wo")
-SHORTENED = (
-    "he's", "how's", "i'm", "i've", "she's", "that's", "there's", "they're", "they've", "we've", "what's", "where's",
-    "who's", "wouldn't", "you're", "you've"
-)  # fmt: skip
-CONTRACTIONS = {text.replace("'", ""): text for text in (*(f"{verb}n't" for verb in NEGATED), *SHORTENED)}
-MARKS = re.compile("[" + re.escape("".join(set(string.punctuation) - set("':."))) + "]")
-
-
-def normalise(answer: str) -> str:
-    """Return an answer as the official evaluation compares it.
-
-    Lower case, no articles, digits for the words of numbers, apostrophes in contractions, no punctuation but
-    apostrophes, colons and decimal points, and no commas inside of numbers.
-    """
-    text = re.sub(r"(?<=\d),(?=\d)", "", answer.lower())
-    text = MARKS.sub(" ", re.sub(r"\.(?!\d)", "", text))
-    words = [DIGITS.get(word, word) for word in text.split() if word not in ARTICLES]
-    return " ".join(CONTRACTIONS.get(word, word) for word in words)
 
 
 def read_official(folder: Path) -> tuple[dict[str, Asked], list[str]]:
@@ -80,21 +59,35 @@ def _read_split(folder: Path, questions: Path, annotations: Path) -> Asked:
             f"{questions.name} has {len(found)} questions and {annotations.name} {len(answered)} annotations, and "
             f"{len(without)} questions have none ({abbreviate(without)}); give the two files of the same split"
         )
-    split = re.search(r"(train|val)\d{4}", questions.name)
-    if split is None:
-        raise ValueError(f"{questions.name} does not name the folder of its images, as train2014 does; rename it")
-    root = next((folder / place for place in PLACES if (folder / place / split[0]).is_dir()), None)
-    if root is None:
-        raise FileNotFoundError(
-            f"{folder} has no folder {split[0]} with the images COCO_{split[0]}_000000000000.jpg, ... that "
-            f"{questions.name} asks about; put it beside the file, or into {folder / 'images'}"
-        )
-    images = [f"{split[0]}/COCO_{split[0]}_{row['image_id']:012d}.jpg" for row in found]
+    root, images = _find_images(folder, questions, found)
     rows = [by_question[row["question_id"]] for row in found]
     given = [[normalise(one["answer"]) for one in row["answers"]] for row in rows]
     # The official outputs are chosen by the answer that most people gave.
     named = [name for row in rows if (name := normalise(row["multiple_choice_answer"]))]
     return Asked(root, images, [row["question"] for row in found], [agreement(one) for one in given], named, questions)
+
+
+def read_questions_of(path: Path) -> Iterator[tuple[int, Path, str]]:
+    """Yield id, image and question of one file of VQAv2's questions, which may have no answers."""
+    rows = _rows(path, "questions", ("question_id", "image_id", "question"))
+    root, images = _find_images(path.parent, path, rows)
+    for row, image in zip(rows, images, strict=True):
+        yield row["question_id"], root / image, row["question"]
+
+
+def _find_images(folder: Path, questions: Path, rows: list[dict[str, Any]]) -> tuple[Path, list[str]]:
+    """Return the folder with a split's folder of images, and each row's image below it."""
+    named = re.search(r"(train|val|test)(?:-dev)?(\d{4})", questions.name)  # test-dev2015 asks about test2015
+    if named is None:
+        raise ValueError(f"{questions.name} does not name the folder of its images, as train2014 does; rename it")
+    split = named[1] + named[2]
+    root = next((folder / place for place in PLACES if (folder / place / split).is_dir()), None)
+    if root is None:
+        raise FileNotFoundError(
+            f"{folder} has no folder {split} with the images COCO_{split}_000000000000.jpg, ... that "
+            f"{questions.name} asks about; put it beside the file, or into {folder / 'images'}"
+        )
+    return root, [f"{split}/COCO_{split}_{row['image_id']:012d}.jpg" for row in rows]
 
 
 KINDS: dict[str, Any] = {
@@ -108,6 +101,8 @@ KINDS: dict[str, Any] = {
 
 def _rows(path: Path, key: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the rows of one file, whose fields have the right types."""
+    if path.stat().st_size > LARGE:
+        tell(f"reading {path.name}, {path.stat().st_size / 2**20:.0f} MiB ...")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from ...settings import ConfigError, DataConfig, ModelConfig
 from ..reader import Reader
 from .data import AnswerTargets, open_questions
 from .hosts import QuestionHosts
+from .rules import SCALE
 
 
 class QuestionReader(Reader):
@@ -23,7 +24,9 @@ class QuestionReader(Reader):
         targets = data.val.targets
         assert isinstance(targets, AnswerTargets)
         QuestionHosts.describe_model(spec, model, dict(targets.how), pair=False)
-        spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as in ViLT's image processor
+        if self.options.dropout is not None:
+            spec.extra["host"]["config"]["hidden_dropout_prob"] = self.options.dropout
+        spec.mean, spec.std = list(SCALE), list(SCALE)  # also of earlier runs, whose settings say otherwise
         if targets.keep_aspect:
             patch = spec.extra["host"]["config"]["patch_size"]
             if spec.img_size < patch:
