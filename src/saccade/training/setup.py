@@ -147,7 +147,7 @@ def _feed(
     limit, threads = _kept_limit(config, world), max(reading["workers"], 1)
     if array is not None or not limit:
         return FileFeed(train, **reading, **shared)
-    if config.augment.crop != "resized":
+    if config.augment.crop != "resized" and not spec.framing.drawn:
         if keeps_encoded(config, spec, len(train), world=world, device=device):
             size = framed_bytes(len(train), cropping)
             made = {"encode": encode, "size": size, "device": device, "threads": threads, "memory": memory}
@@ -165,8 +165,10 @@ def _feed(
 
 def keeps_encoded(config: TrainConfig, spec: InputSpec, count: int, *, world: World, device: torch.device) -> bool:
     """Whether `count` training images of files are cached in encoded form."""
+    if config.augment.crop == "resized" or spec.framing.drawn:
+        return False
     size = framed_bytes(count, spec.framing)
-    return config.augment.crop != "resized" and size <= _kept_limit(config, world) and _fits(size, device)
+    return size <= _kept_limit(config, world) and _fits(size, device)
 
 
 def _kept_limit(config: TrainConfig, world: World) -> float:
