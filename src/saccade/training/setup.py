@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..building.build import build_model, build_task
-from ..data.draws import Order, part
+from ..data.draws import GroupOrder, Order, part
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, CachedSource, EncodedFeed, Memory, cache_note, decoded_bytes, framed_bytes
 from ..data.loader import FileFeed, StreamFeed
@@ -132,7 +132,9 @@ def _feed(
             **ranked,
         )
     repeats = config.augment.repeats
-    order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=repeats, **ranked)
+    ordered: dict[str, Any] = {"length": len(train), "batch_size": batch_size, "seed": config.seed, **ranked}
+    groups = kind.codec(spec).groups(train.targets) if repeats == 1 else None
+    order = Order(repeats=repeats, **ordered) if groups is None else GroupOrder(groups=groups, **ordered)
     array = train.array()
     resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
     made_grey = array is not None and spec.in_chans < array.shape[3]  # converted by the framing
