@@ -1,7 +1,7 @@
 """Framing: crop or letterbox samples of any size to a square on the host, masks and boxes alike."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from .source import Sample
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 NEVER_SMALLER = 2**30
+LARGE, MOST = 2**20, 2**24  # pixels of a large image, and most pixels of several
 GREY = 128  # letterbox padding
 Encoded = dict[str, Tensor]  # an encoded sample, without a batch dimension
 
@@ -164,6 +165,12 @@ class ImageEncoder:
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
         """Stack samples, which have equal shapes, into a batch."""
         return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def at_once(shape: Sequence[int]) -> int:
+    """Return how many images of a shape, C, H, W, are asked at once, so that memory does not grow with large ones."""
+    size = math.prod(shape[-2:])
+    return NEVER_SMALLER if size <= LARGE else max(MOST // size, 1)
 
 
 def resample(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:

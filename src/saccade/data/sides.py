@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
@@ -15,6 +16,7 @@ from ..settings import AugmentConfig
 from .draws import uniform
 from .framing import GREY, Box, Encoded, Framing
 from .geometry import AREA, LEFT, OUTSIDE, RATIO, TOP
+from .targets import Targets
 
 RATIOS = (4 / 3, 16 / 9)  # of canvases that are neither square nor the longest
 STEP = 32  # their longer side is a multiple of it
@@ -112,6 +114,19 @@ class SideFraming(Framing):
 def random_crops(framing: Framing, config: AugmentConfig, **drawn: Any) -> Framing:
     """Return the framing of training samples: crops by `drawn`, where they are made when samples are read."""
     return replace(framing, config=config, **drawn) if isinstance(framing, SideFraming) else framing
+
+
+def canvas_groups(framing: Framing, targets: Targets) -> Tensor | None:
+    """Return the proportions of each sample's canvas, by which batches are sorted; None if there is one or unknown.
+
+    Args:
+        targets: those with `sizes` know the heights and widths of their images, M, 2; 0 where they are missing.
+    """
+    sizes = getattr(targets, "sizes", ())
+    if not len(sizes) or not isinstance(framing, SideFraming):
+        return None
+    canvases = [framing.canvas(*size) if all(size) else (1, 1) for size in sizes[targets.rows].tolist()]
+    return torch.tensor([wide / tall for tall, wide in canvases])
 
 
 def place_box(size: tuple[int, int], shape: tuple[float, float], word: int, purposes: tuple[int, int]) -> Box:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .feed import Batch
-from .framing import Encoded, Encoder, Framing, ImageEncoder, resize_images
+from .framing import Encoded, Encoder, Framing, ImageEncoder, at_once, resize_images
 from .image import BadSample, Fault
 from .kept import Memory
 from .reading import Loader, init_worker, read_all
@@ -161,13 +161,15 @@ class _Reading(Dataset[Any]):
             return None, place, (error.name, error.fault)
 
     def collate(self, items: list[Any]) -> Read:
-        """Return a batch for each shape of images."""
+        """Return a batch for each shape of images, or several if they are large."""
         shapes: dict[Any, list[tuple[Encoded, int]]] = {}
         for sample, place, _ in items:
             if sample is not None:
                 shapes.setdefault(sample["image"].shape if "image" in sample else None, []).append((sample, place))
         batches = []
-        for good in shapes.values():
-            places = torch.tensor([place for _, place in good], dtype=torch.int64)
-            batches.append({**self.encode.collate([sample for sample, _ in good]), "place": places})
+        for shape, good in shapes.items():
+            step = len(good) if shape is None else at_once(shape)
+            for begin in range(0, len(good), step):
+                samples, places = zip(*good[begin : begin + step], strict=True)
+                batches.append({**self.encode.collate(list(samples)), "place": torch.tensor(places)})
         return batches, [named for _, _, named in items if named is not None]

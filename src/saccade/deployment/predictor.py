@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..building.loading import LoadedModel, find_target, open_model
 from ..data.augment import Normalize
+from ..data.framing import at_once
 from ..data.spec import InputSpec
 from ..kernels import Guard
 from ..plugins import attached
@@ -76,9 +77,11 @@ class Predictor(ABC):
         for place, sample in enumerate(samples):
             shapes.setdefault(sample.shape if images else None, []).append(place)
         found: dict[int, np.ndarray] = {}
-        for places in shapes.values():
-            rows = self.rows(self.codec.stack([samples[place] for place in places]))
-            found |= dict(zip(places, rows, strict=True))
+        for shape, places in shapes.items():
+            step = len(places) if shape is None else at_once(shape)
+            for some in (places[begin : begin + step] for begin in range(0, len(places), step)):
+                rows = self.rows(self.codec.stack([samples[place] for place in some]))
+                found |= dict(zip(some, rows, strict=True))
         return [found[place] for place in range(len(samples))]
 
     def about(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from ..data.feed import Batch, Expand, Feed
 from ..data.framing import Encoder, ImageEncoder
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
-from ..data.targets import Targets
 from ..data.validation import Validation
 from ..settings import AugmentConfig, LossConfig, TrainConfig
 
@@ -63,10 +62,6 @@ class Codec:
         world: int,
     ) -> tuple[Feed, Validation] | None:
         """Return the task's own training and validation batches; None uses the default ones for images."""
-        return None
-
-    def groups(self, targets: Targets) -> Tensor | None:
-        """Return a number for each sample by which batches are sorted, such as of its shape; None: random."""
         return None
 
     # Model inputs, also of exported graphs

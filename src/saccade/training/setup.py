@@ -14,6 +14,7 @@ from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, CachedSource, EncodedFeed, Memory, cache_note, decoded_bytes, framed_bytes
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
+from ..data.sides import canvas_groups
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.validation import Validation
@@ -133,7 +134,7 @@ def _feed(
         )
     repeats = config.augment.repeats
     ordered: dict[str, Any] = {"length": len(train), "batch_size": batch_size, "seed": config.seed, **ranked}
-    groups = kind.codec(spec).groups(train.targets) if repeats == 1 else None
+    groups = canvas_groups(spec.framing, train.targets) if repeats == 1 else None
     order = Order(repeats=repeats, **ordered) if groups is None else GroupOrder(groups=groups, **ordered)
     array = train.array()
     resident = train.targets.in_rows and config.data.resident != "never" and encode is plain

@@ -11,6 +11,7 @@ from PIL import Image
 import saccade
 from saccade.building.build import load_model
 from saccade.data.draws import GroupOrder
+from saccade.data.sides import canvas_groups
 from saccade.deployment.writers import write_predictions
 from saccade.settings import AugmentConfig, DataConfig, LossConfig
 from saccade.tasks import Detect
@@ -82,7 +83,7 @@ def test_training_batches_have_one_shape_each_and_few_in_all(objects, trained):
     augment = AugmentConfig(crop="none", ratio=(1.0, 1.0), flip=0.5)
     encode, targets = codec.encoder(augment), data.train.targets
     expand = codec.expander(augment, LossConfig(), device=torch.device("cpu"))
-    groups = codec.groups(targets)
+    groups = canvas_groups(spec.framing, targets)
     assert len(groups.unique()) == 3  # 64 x 96, 96 x 64 and 64 x 64
     order = GroupOrder(length=12, batch_size=2, seed=0, groups=groups)
     shapes, seen = [], []
@@ -121,5 +122,7 @@ def test_boxes_of_a_flipped_batch_lie_on_their_objects(objects, trained):
 def test_batches_are_not_sorted_where_images_are_squares_or_of_unknown_size(objects, trained):
     _, spec = load_model(trained.path)
     _, data = open_samples("detect", DataConfig(path=str(objects)))
-    assert Detect.codec(spec.in_square()).groups(data.train.targets) is None
-    assert Detect.codec(spec).groups(replace(data.train.targets, sizes=np.zeros((0, 2), np.int64))) is None
+    targets = data.train.targets
+    assert canvas_groups(spec.in_square().framing, targets) is None
+    assert canvas_groups(spec.framing, replace(targets, sizes=np.zeros((0, 2), np.int64))) is None
+    assert canvas_groups(spec.framing, targets.subset([3, 1])).tolist() == pytest.approx([1, 2 / 3])

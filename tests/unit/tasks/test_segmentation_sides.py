@@ -16,6 +16,7 @@ from saccade.building.build import load_model
 from saccade.data.framing import unfit
 from saccade.data.spec import InputSpec
 from saccade.data.validation import Validation
+from saccade.deployment.bundle import Bundle
 from saccade.deployment.writers import write_predictions
 from saccade.runs.run import Run
 from saccade.runs.weights import save_tensors
@@ -114,6 +115,19 @@ def test_a_run_of_squares_is_tested_at_its_shorter_side(trained, tmp_path):
     fitted = saccade.evaluate(squares, quiet=True).metrics()["miou"]
     assert fitted != run.score
     assert saccade.evaluate(squares, task=TASK, quiet=True).metrics()["miou"] == run.score
+    assert saccade.evaluate(run.path, task="segment:longest=null", quiet=True).metrics()["miou"] == fitted
+
+
+def test_exports_say_that_they_answer_in_squares_and_views_see_squares(trained):
+    data, run = trained
+    model, spec = load_model(run.path)
+    bundle = Bundle.of(model, spec.in_square(), name="name")
+    assert bundle.to_dict()["answers_in"] == "square"
+    opened = Bundle.from_json(bundle.to_json(), source="name").spec
+    assert opened.framing.canvas(37, 61) == (32, 32)
+    assert "answers_in" not in Bundle.of(model, InputSpec(("a",), 3, 8, [0.5], [0.5]), name="name").to_dict()
+    files = [data / "images" / "val" / f"{number}.jpg" for number in (0, 3)]
+    assert [sample.pixels.shape[:2] for sample in saccade.explain(run.path, files).samples] == [(32, 32), (32, 32)]
 
 
 def test_validation_has_few_shapes_and_every_sample_once(trained):

@@ -5,18 +5,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...data.feed import Expand
 from ...data.frame import own_boxes
 from ...data.framing import Encoder
 from ...data.sides import random_crops
 from ...data.spec import InputSpec
-from ...data.targets import Targets
 from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
 from ..segmentation.augment import AfterCrops, CropAugment
-from .data import BoxTargets, ObjectEncoder
+from .data import ObjectEncoder
 from .detector import CELLS, LABEL, WHOLE, answer_gap, read_answers
 
 
@@ -46,13 +44,6 @@ class DetectionCodec(Codec):
         """Range of the resize factor of training samples, and whether it is drawn uniformly."""
         low, high = self.spec.extra.get("scale") or (1.0, 1.0)
         return (low, high), bool(self.spec.extra.get("uniform_scale"))
-
-    def groups(self, targets: Targets) -> Tensor | None:
-        """Return the proportions of each sample's canvas, where they differ and annotations say the images' sizes."""
-        if not (self.spec.framing.drawn and isinstance(targets, BoxTargets) and len(targets.sizes)):
-            return None
-        canvases = [self.spec.framing.canvas(*size) if all(size) else (1, 1) for size in targets.sizes.tolist()]
-        return torch.tensor([wide / tall for tall, wide in canvases])[torch.from_numpy(targets.rows)]
 
     def gap(self, first: np.ndarray, second: np.ndarray) -> float:
         """Return the largest difference of outputs above the score threshold, in any order."""

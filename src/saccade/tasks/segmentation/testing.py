@@ -27,7 +27,7 @@ def answer_sliding(ask: Ask, images: Tensor, *, window: int) -> Tensor:
             total[place] += found
             count[place] += 1
     assert total is not None
-    return total / count
+    return total.div_(count) if total.dtype == count.dtype else total / count  # no second copy
 
 
 def answer_scales(answer: Ask, images: Tensor, *, scales: Sequence[float], flip: bool) -> Tensor:
