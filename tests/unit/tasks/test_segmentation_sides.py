@@ -13,16 +13,19 @@ from torch import nn
 
 import saccade
 from saccade.building.build import load_model
-from saccade.data.framing import unfit
+from saccade.data.framing import at_once, unfit
+from saccade.data.sides import SideFraming
+from saccade.data.source import Sample
 from saccade.data.spec import InputSpec
 from saccade.data.validation import Validation
 from saccade.deployment.bundle import Bundle
 from saccade.deployment.writers import write_predictions
 from saccade.runs.run import Run
 from saccade.runs.weights import save_tensors
-from saccade.settings import ConfigError, DataConfig
+from saccade.settings import AugmentConfig, ConfigError, DataConfig, LossConfig
 from saccade.tasks import Segment
 from saccade.tasks.opening import open_samples
+from saccade.tasks.segmentation.data import MaskEncoder, largest_share
 from saccade.tasks.segmentation.reader import SegmentOptions
 from support.masks import make_pair, save_mask
 
@@ -164,3 +167,49 @@ def test_longest_side_shorter_than_the_shorter_one_is_refused():
     spec = InputSpec(("a", "b"), 3, 64, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True, "longest": 32})
     with pytest.raises(ValueError, match="longest=32 is less than the image size 64"):
         Segment.check_spec(spec)
+
+
+def test_training_crops_follow_the_options():
+    spec = InputSpec(("a", "b", "c"), 3, 64, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True, "longest": 256})
+    spec.extra |= {"crop": 24, "scale": [0.5, 2.0], "uniform_scale": True, "cat_max_ratio": 0.75}
+    codec, augment = Segment.codec(spec), AugmentConfig(crop="none", ratio=(1.0, 1.0), flip=1.0)
+    encode = codec.encoder(augment)
+    assert (encode.framing.crop, encode.framing.scale, encode.framing.uniform_scale) == (24, (0.5, 2.0), True)
+    image = np.zeros((64, 96, 3), np.uint8)
+    image[..., 0] = np.arange(96) * 2
+    mask = np.zeros((64, 96), np.int16)
+    mask[:, 80:], mask[:, 70:72] = 1, 2
+    sample = Sample({"image": image}, {"mask": mask}, "name")
+    some = encode.collate([encode(sample, word) for word in range(40)])
+    found = codec.expander(augment, LossConfig(), device=torch.device("cpu"))(
+        some | {"key": torch.arange(40)}, strong=True
+    )
+    assert found["image"].shape == (40, 3, 24, 24)
+    torch.testing.assert_close(found["mask"].flip(2), some["mask"].long())  # flipped with the image
+    red = (some["image"][:, 0].flip(2).float() / 255 - 0.5) / 0.5
+    torch.testing.assert_close(found["image"][:, 0], red)
+
+
+def test_a_crop_of_one_class_is_moved_to_where_there_are_several():
+    mask = np.zeros((64, 256), np.int16)
+    mask[:, 128:] = np.arange(128) // 4 % 2  # only the right half has two classes
+    sample = Sample({"image": np.zeros((64, 256, 3), np.uint8)}, {"mask": mask}, "name")
+    framing = SideFraming(64, longest=256, config=AugmentConfig(ratio=(1.0, 1.0)), crop=32, scale=(1.0, 1.0))
+
+    def varied(ratio):
+        encode = MaskEncoder(framing, cat_max_ratio=ratio)
+        boxes = [encode.box(sample, (64, 256), word) for word in range(60)]
+        assert all(box[3] - box[1] == 32 and box[0] >= 0 and box[2] <= 256 for box in boxes)
+        return [largest_share(mask, box) < 0.75 for box in boxes], boxes
+
+    (before, first), (after, second) = varied(1.0), varied(0.75)
+    assert 20 < sum(before) < 40
+    assert sum(after) > 57
+    assert all(one == other for one, other, fine in zip(first, second, before, strict=True) if fine)
+    assert largest_share(np.full((64, 64), -1), (0.0, 0.0, 64.0, 64.0)) == 1.0
+
+
+def test_large_images_are_asked_few_at_once():
+    assert at_once((3, 1024, 1024)) > 1000
+    assert at_once((3, 2048, 2048)) == 4
+    assert at_once((3, 4000, 3000)) == 1
