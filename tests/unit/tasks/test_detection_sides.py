@@ -16,7 +16,9 @@ from saccade.deployment.writers import write_predictions
 from saccade.settings import AugmentConfig, DataConfig, LossConfig
 from saccade.tasks import Detect
 from saccade.tasks.opening import open_samples
+from saccade.training.loop import Loop
 from support.coco import coco_stats
+from support.trainings import assert_same_end
 
 SIZES = ((80, 60), (60, 80), (100, 60), (64, 64), (120, 60), (60, 110))  # width and height
 HEAD = "atss:width=16,depth=1"
@@ -126,3 +128,23 @@ def test_batches_are_not_sorted_where_images_are_squares_or_of_unknown_size(obje
     assert canvas_groups(spec.in_square().framing, targets) is None
     assert canvas_groups(spec.framing, replace(targets, sizes=np.zeros((0, 2), np.int64))) is None
     assert canvas_groups(spec.framing, targets.subset([3, 1])).tolist() == pytest.approx([1, 2 / 3])
+
+
+def test_a_killed_run_ends_as_the_one_that_was_not(objects, tmp_path, monkeypatch):
+    more = {"model.head": HEAD, "keep.ema": None, "keep.every_steps": 2, "engine.threads": 1, "data.workers": 0}
+    given = {"task": "detect:longest=96,scale=[0.8,1]", "model": "resnet10t", "recipe": "detect", "epochs": 2}
+    given |= {"batch_size": 4, "img_size": 64, "settings": more, "quiet": True}
+    whole = saccade.train(str(objects), out=tmp_path / "whole", **given)
+
+    def killed(loop):
+        if loop.step == 4:
+            raise KeyboardInterrupt
+        before(loop)
+
+    before = Loop._checkpoint_or_stop
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_checkpoint_or_stop", killed)
+        with pytest.raises(KeyboardInterrupt):
+            saccade.train(str(objects), out=tmp_path / "killed", **given)
+    saccade.train(resume=tmp_path / "killed", quiet=True)
+    assert_same_end(tmp_path / "killed", whole.path)

@@ -27,6 +27,9 @@ from saccade.tasks import Segment
 from saccade.tasks.opening import open_samples
 from saccade.tasks.segmentation.data import MaskEncoder, largest_share
 from saccade.tasks.segmentation.reader import SegmentOptions
+from saccade.training.parallel import Alone
+from saccade.training.recipes import configure
+from saccade.training.setup import keeps_encoded
 from support.masks import make_pair, save_mask
 
 SIZES = ((61, 37), (40, 90), (33, 33), (57, 228))  # width and height
@@ -213,3 +216,10 @@ def test_large_images_are_asked_few_at_once():
     assert at_once((3, 1024, 1024)) > 1000
     assert at_once((3, 2048, 2048)) == 4
     assert at_once((3, 4000, 3000)) == 1
+
+
+def test_samples_that_differ_in_each_epoch_are_not_kept_on_the_device():
+    spec = InputSpec(("a", "b"), 3, 64, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True, "longest": 256})
+    config, more = configure("segment", {}), {"world": Alone(), "device": torch.device("cpu")}
+    assert keeps_encoded(config, spec.in_square(), 10, **more)
+    assert not keeps_encoded(config, spec, 10, **more)
