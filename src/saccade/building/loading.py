@@ -55,7 +55,7 @@ class LoadedModel:
         return Normalize(self.spec.mean, self.spec.std, device=self.device)(images.to(self.device))
 
     def frame(self, image: np.ndarray) -> Tensor:
-        """Frame an image, H, W, C, to uint8 C, S, S."""
+        """Frame an image, H, W, C, to uint8 C and the sides of its canvas."""
         return self.spec.framing(image)
 
 

@@ -139,8 +139,8 @@ class Augment:
         self, batch: Mapping[str, Tensor], draws: Tensor, *, operations: int, later: Sequence[Tensor]
     ) -> Geometry:
         """Draw the geometry of a batch."""
-        side, width = self.img_size, batch["image"].shape[-1]
-        return Geometry.draw(draws, self.config, width=width, side=side, operations=operations, later=later)
+        size, width = (self.img_size, self.img_size), batch["image"].shape[-1]
+        return Geometry.draw(draws, self.config, width=width, size=size, operations=operations, later=later)
 
     def plain(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a batch with normalised images and no augmentation."""

@@ -5,7 +5,7 @@ shifts. These never overflow 64-bit integers, so that Python integers, CPU and G
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..settings.sizes import steps_of_epoch
 Item = TypeVar("Item")
 Key = Any  # int or Tensor
 MASK = 0xFFFFFFFF
+SHUFFLED = 0x7E87  # separates draws for the order of batches from that of samples
 ORDER = 0x0DE2  # separates draws for orders from others of the same seed and epoch
 
 
@@ -93,6 +94,28 @@ class Order:
         for begin in range(start * self.batch_size, used, self.batch_size):
             mine = part(min(self.batch_size, used - begin), self.rank, self.world)
             yield slice(begin + mine.start, begin + mine.stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOrder(Order):
+    """Sample indices of every batch: samples of one group together, batches in random order.
+
+    Dropped samples, the composition of batches, and their order are drawn anew each epoch. A batch between two groups
+    has samples of both.
+    """
+
+    groups: Tensor = field(compare=False)  # such as the padded width of a text, N; near ones are alike
+
+    def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return the sample at each position of an epoch; there are no repeats."""
+        order = torch.randperm(self.length, generator=generator(self.seed, epoch, ORDER))
+        used = min(self.steps * self.batch_size, self.length)
+        order = order[:used]
+        order = order[self.groups[order].argsort(stable=True)]
+        if used > self.batch_size:
+            batches = order.view(-1, self.batch_size)
+            order = batches[torch.randperm(len(batches), generator=generator(self.seed, epoch, SHUFFLED))].flatten()
+        return order, torch.zeros_like(order)
 
 
 def part(length: int, index: int, count: int) -> slice:

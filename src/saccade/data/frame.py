@@ -1,4 +1,4 @@
-"""The image's own frame: boxes of the square in the original's pixels, and annotations of any size as runs."""
+"""The image's own frame: boxes of letterboxed images in the original's pixels, and annotations of any size as runs."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,15 @@ from .framing import Encoded, fitted
 PIXELS = 2**22  # most pixels of images that are processed at once, unless a single one has more
 
 
-def own_boxes(boxes: Tensor, size: tuple[int, int], side: int) -> Tensor:
-    """Transform boxes, ..., 4, of a letterboxed image's square to pixels of the original image, without clipping."""
+def own_boxes(boxes: Tensor, size: tuple[int, int], canvas: tuple[int, int]) -> Tensor:
+    """Transform boxes, ..., 4, of a letterboxed image to pixels of the original one, without clipping.
+
+    Args:
+        size: height and width of the original image.
+        canvas: height and width of the letterboxed one.
+    """
     height, width = size
-    left, top, wide, high = fitted(height, width, side)
+    left, top, wide, high = fitted(height, width, canvas)
     moved = (boxes - boxes.new_tensor([left, top] * 2)) / boxes.new_tensor([wide, high] * 2)
     return moved * boxes.new_tensor([width, height] * 2)
 

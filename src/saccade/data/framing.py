@@ -1,9 +1,10 @@
 """Framing: crop or letterbox samples of any size to a square on the host, masks and boxes alike."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from .source import Sample
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 NEVER_SMALLER = 2**30
+LARGE, MOST = 2**20, 2**24  # pixels of a large image, and most pixels of several
 GREY = 128  # letterbox padding
 Encoded = dict[str, Tensor]  # an encoded sample, without a batch dimension
 
@@ -44,6 +46,20 @@ class Framing:
     fit: bool = False  # letterbox the whole image; padding is ignored in masks
 
     @property
+    def pixels(self) -> int:
+        """Number of pixels of a framed image, at most if there are several shapes."""
+        return self.img_size**2
+
+    @property
+    def drawn(self) -> bool:
+        """Whether letterboxed training samples are cropped at random when they are read, not on the device."""
+        return False
+
+    def canvas(self, height: int, width: int) -> tuple[int, int]:  # noqa: ARG002
+        """Return height and width of the framed image, for an image of the given size."""
+        return self.img_size, self.img_size
+
+    @property
     def least(self) -> int:
         """Shortest side, in pixels, that images may be decoded at without upsampling any crop.
 
@@ -63,19 +79,20 @@ class Framing:
     def box(self, height: int, width: int, word: int = 0) -> Box:
         """Return the box of the image that the square shows; with letterboxing it extends beyond the image."""
         if self.fit:
-            left, top, wide, high = fitted(height, width, self.img_size)
+            canvas = self.canvas(height, width)
+            left, top, wide, high = fitted(height, width, canvas)
             across, down = width / wide, height / high
-            return -left * across, -top * down, (self.img_size - left) * across, (self.img_size - top) * down
+            return -left * across, -top * down, (canvas[1] - left) * across, (canvas[0] - top) * down
         if self.config is not None and self.config.crop == "resized":
             return random_box(height, width, word, self.config)
         return middle_box(height, width, self.img_size, self.shorter or self.img_size)
 
     def image(self, pixels: np.ndarray, box: Box) -> Tensor:
-        """Crop and resize an image, H, W, C, to uint8 C, img_size, img_size."""
+        """Crop and resize an image, H, W, C, to uint8 C and the sides of `canvas`."""
         channels = pixels.shape[2]
         image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
         if self.fit:
-            image = self._fit(image, Image.Resampling.BICUBIC, GREY if channels == 1 else (GREY,) * 3)
+            image = self._fit(image, box, Image.Resampling.BICUBIC, GREY if channels == 1 else (GREY,) * 3)
         elif self.config is None or self.config.crop != "resized":
             image = resample(image, (self.img_size, self.img_size), box)
         else:
@@ -91,25 +108,33 @@ class Framing:
             return np.stack([self.mask(layer, box) for layer in mask])
         image = Image.fromarray(mask.astype(np.int32))  # PIL's mode I
         if self.fit:
-            return np.asarray(self._fit(image, Image.Resampling.NEAREST, OUTSIDE), dtype=np.int64)
+            return np.asarray(self._fit(image, box, Image.Resampling.NEAREST, OUTSIDE), dtype=np.int64)
         return np.asarray(image.resize((self.img_size,) * 2, Image.Resampling.NEAREST, box=box), dtype=np.int64)
 
-    def _fit(self, image: Image.Image, how: Image.Resampling, around: int | tuple[int, ...]) -> Image.Image:
-        left, top, wide, high = fitted(image.height, image.width, self.img_size)
-        square = Image.new(image.mode, (self.img_size, self.img_size), around)
+    def _fit(
+        self,
+        image: Image.Image,
+        box: Box,  # noqa: ARG002
+        how: Image.Resampling,
+        around: int | tuple[int, ...],
+    ) -> Image.Image:
+        canvas = self.canvas(image.height, image.width)
+        left, top, wide, high = fitted(image.height, image.width, canvas)
+        framed = Image.new(image.mode, canvas[::-1], around)
         whole = (0, 0, *image.size)
         part = (
             resample(image, (wide, high), whole) if how is Image.Resampling.BICUBIC else image.resize((wide, high), how)
         )
-        square.paste(part, (left, top))
-        return square
+        framed.paste(part, (left, top))
+        return framed
 
-    def boxes(self, boxes: np.ndarray, box: Box) -> np.ndarray:
-        """Transform boxes, M, 4, of the image to pixels of the square, clipped at its border."""
+    def boxes(self, boxes: np.ndarray, box: Box, size: tuple[int, int]) -> np.ndarray:
+        """Transform boxes, M, 4, of an image of `size` to pixels of the framed one, clipped at its border."""
         left, top, right, bottom = box
-        scale = np.array([right - left, bottom - top] * 2) / self.img_size
+        sides = np.array(self.canvas(*size)[::-1] * 2)
+        scale = np.array([right - left, bottom - top] * 2) / sides
         moved = (np.asarray(boxes, dtype=np.float64).reshape(-1, 4) - np.array([left, top] * 2)) / scale
-        return moved.clip(0, self.img_size).astype(np.float32)
+        return moved.clip(0, sides).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -121,19 +146,31 @@ class ImageEncoder:
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors."""
         image, target = sample.inputs["image"], sample.target
-        box = self.framing.box(image.shape[0], image.shape[1], word)
+        size = (image.shape[0], image.shape[1])
+        box = self.box(sample, size, word)
         found: Encoded = {"image": self.framing.image(image, box)}
         if isinstance(target, Mapping):
-            moved = {"mask": self.framing.mask, "boxes": self.framing.boxes}
+            moved: dict[str, Callable[..., Any]]
+            moved = {"mask": self.framing.mask, "boxes": partial(self.framing.boxes, size=size)}
             for name, value in target.items():
                 found[name] = torch.as_tensor(moved[name](value, box) if name in moved else value)
         elif target is not None:
             found["target"] = torch.as_tensor(target)
         return found
 
+    def box(self, sample: Sample, size: tuple[int, int], word: int) -> Box:  # noqa: ARG002
+        """Return the box of an image of the given height and width that is shown."""
+        return self.framing.box(*size, word)
+
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
         """Stack samples, which have equal shapes, into a batch."""
         return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def at_once(shape: Sequence[int]) -> int:
+    """Return how many images of a shape, C, H, W, are asked at once, so that memory does not grow with large ones."""
+    size = math.prod(shape[-2:])
+    return NEVER_SMALLER if size <= LARGE else max(MOST // size, 1)
 
 
 def resample(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
@@ -146,16 +183,16 @@ def resample(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image
     return rows.resize(size, Image.Resampling.BICUBIC, box=(0, top, size[0], bottom))
 
 
-def fitted(height: int, width: int, side: int) -> tuple[int, int, int, int]:
-    """Return left, top, width and height of a letterboxed image inside its square."""
-    scale = side / max(height, width)
+def fitted(height: int, width: int, canvas: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of an image letterboxed into a canvas of the given height and width."""
+    scale = min(canvas[0] / height, canvas[1] / width)
     wide, high = max(round(width * scale), 1), max(round(height * scale), 1)
-    return (side - wide) // 2, (side - high) // 2, wide, high
+    return (canvas[1] - wide) // 2, (canvas[0] - high) // 2, wide, high
 
 
 def unfit(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Undo letterboxing of a mask, S, S, by nearest neighbour, to the image's height and width."""
-    left, top, wide, high = fitted(*size, mask.shape[0])
+    """Undo letterboxing of a mask, H, W, by nearest neighbour, to the image's height and width."""
+    left, top, wide, high = fitted(*size, (mask.shape[0], mask.shape[1]))
     inside = Image.fromarray(np.ascontiguousarray(mask[top : top + high, left : left + wide]).astype(np.int32))
     return np.asarray(inside.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
 

@@ -73,7 +73,7 @@ class Geometry:
     later: Tensor | None  # likewise, of later operations on images; masks and boxes get both at once
     turned: bool  # whether `moves` affects only some samples, the others being kept exactly
     resampled: bool  # whether every sample is resampled
-    side: int  # of the output square, in pixels
+    size: tuple[int, int]  # height and width of the output, in pixels
 
     @classmethod
     def draw(
@@ -82,7 +82,7 @@ class Geometry:
         config: AugmentConfig,
         *,
         width: int,
-        side: int,
+        size: tuple[int, int],
         operations: int,
         later: Sequence[Tensor] = (),
     ) -> "Geometry":
@@ -91,7 +91,7 @@ class Geometry:
         Args:
             draws: the samples' draws, B, PURPOSES.
             width: width of the samples in pixels.
-            side: side of the output in pixels.
+            size: height and width of the output in pixels.
             operations: RandAugment's operations, some of which are spatial.
             later: matrices of later operations on the images, B, 3, 3 each.
         """
@@ -100,7 +100,7 @@ class Geometry:
         crop = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
         moves = rand_moves(crop, draws, config, operations)
         after = reduce(torch.matmul, later) if later else None
-        return cls(shift, moves, crop, after, operations > 0, config.crop == "resized" or width != side, side)
+        return cls(shift, moves, crop, after, operations > 0, config.crop == "resized" or width != size[1], size)
 
     @property
     def whole(self) -> Tensor:
@@ -128,18 +128,18 @@ class Geometry:
         return shown[:, :2].repeat(1, 2) + inner * sides, flipped
 
     def images(self, pixels: Tensor) -> Tensor:
-        """Transform images, uint8 B, C, H, W, to float B, C, side, side from 0 to 1, padded with mid-grey."""
+        """Transform images, uint8 B, C, H, W, to float B, C, *size from 0 to 1, padded with mid-grey."""
         pixels = pixels if self.shift is None else self.shift.pixels(pixels)
         images = pixels.float().div_(255)
         if self.resampled:
-            return resample(images, self.moves, self.side)
+            return resample(images, self.moves, self.size)
         if self.turned:
             moved = (self.moves != identity(images)).flatten(1).any(1)
             return change(images, moved, resample_moved, moved, self.moves)
         return images
 
     def mask(self, mask: Tensor) -> Tensor:
-        """Transform masks to int64 B, side, side or B, layers, side, side, padded with OUTSIDE.
+        """Transform masks to int64 B, *size or B, layers, *size, padded with OUTSIDE.
 
         Args:
             mask: B, H, W or B, layers, H, W.
@@ -150,7 +150,7 @@ class Geometry:
             mask = self.shift.pixels(mask)
         if self.resampled or self.turned or self.later is not None:
             moves = self.whole.expand(len(mask), -1, -1)[:, :2]
-            grid = F.affine_grid(moves, [len(mask), 1, self.side, self.side], align_corners=False)
+            grid = F.affine_grid(moves, [len(mask), 1, *self.size], align_corners=False)
             # Values are shifted by one, so that zero padding is recognised.
             found = F.grid_sample((mask + 1).float(), grid, mode="nearest", padding_mode="zeros", align_corners=False)
             mask = found.round().long() - 1
@@ -170,9 +170,11 @@ class Geometry:
         y = torch.stack([boxes[..., 1], boxes[..., 1], boxes[..., 3], boxes[..., 3]], dim=-1) / height * 2 - 1
         corners = torch.stack([x, y, torch.ones_like(x)], dim=-1)  # B, M, 4, 3
         back = inverse(self.whole.expand(len(boxes), -1, -1).float())
-        found = (corners[..., None, :] * back[:, None, None]).sum(-1)[..., :2].add(1).mul(self.side / 2)
+        found = (corners[..., None, :] * back[:, None, None]).sum(-1)[..., :2].add(1)
+        high, wide = self.size
+        found = torch.stack([found[..., 0] * (wide / 2), found[..., 1] * (high / 2)], dim=-1)
         moved = torch.cat([found.amin(-2), found.amax(-2)], dim=-1)
-        return moved.clamp(0, self.side) if cut else moved
+        return moved.clamp(min=0).minimum(moved.new_tensor([wide, high] * 2)) if cut else moved
 
 
 def draw_uniforms(keys: Tensor) -> Tensor:
@@ -225,16 +227,18 @@ def inverse(moves: Tensor) -> Tensor:
     return matrices(e / area, -b / area, (b * f - c * e) / area, -d / area, a / area, (c * d - a * f) / area)
 
 
-def resample(images: Tensor, moves: Tensor, side: int) -> Tensor:
+def resample(images: Tensor, moves: Tensor, size: tuple[int, int]) -> Tensor:
     """Resample images bilinearly, padded with mid-grey."""
     moves = moves.expand(len(images), -1, -1)[:, :2]
-    grid = F.affine_grid(moves, [len(images), images.shape[1], side, side], align_corners=False)
+    grid = F.affine_grid(moves, [len(images), images.shape[1], *size], align_corners=False)
     return F.grid_sample(images - 0.5, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + 0.5
 
 
 def resample_moved(images: Tensor, moved: Tensor, moves: Tensor) -> Tensor:
     """Resample the moved images only, so that the others keep their exact values, which matters for posterize."""
-    return torch.where(moved[:, None, None, None], resample(images, moves, images.shape[-1]), images)
+    return torch.where(
+        moved[:, None, None, None], resample(images, moves, (images.shape[-2], images.shape[-1])), images
+    )
 
 
 def change(images: Tensor, changed: Tensor, function: Callable[..., Tensor], *others: Tensor) -> Tensor:

@@ -208,7 +208,7 @@ class CachedSource(Source):
 
 def framed_bytes(count: int, framing: Framing) -> int:
     """Return the size of framed images in bytes."""
-    return count * framing.channels * framing.img_size**2
+    return count * framing.channels * framing.pixels
 
 
 def decoded_bytes(source: Source) -> int:

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .framing import Framing
+from .sides import SideFraming
 
+LONGEST = 8192  # most pixels of a longest side
 IMAGE = "image"  # the frame of answers and metrics: the original image
 
 
@@ -50,7 +52,13 @@ class InputSpec:
     def framing(self) -> Framing:
         """The deterministic framing of images."""
         fit = self.extra.get("fit") is True
+        if fit and (longest := self.extra.get("longest")):
+            return SideFraming(self.img_size, channels=self.in_chans, longest=longest)
         return Framing(self.img_size, shorter=self.shorter, channels=self.in_chans, fit=fit)
+
+    def in_square(self) -> "InputSpec":
+        """Return the specification with images letterboxed into squares, for what takes images of one shape only."""
+        return replace(self, extra={name: value for name, value in self.extra.items() if name != "longest"})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as JSON values."""
@@ -83,9 +91,31 @@ class InputSpec:
 
 
 def check_frame(spec: InputSpec) -> None:
-    """Raise ValueError for a frame that this version does not know."""
+    """Raise ValueError for a frame that this version does not know, or an invalid longest side."""
+    if (longest := spec.extra.get("longest")) is not None:
+        check_longest(longest)
+        if longest < spec.img_size:
+            raise ValueError(
+                f"longest={longest} is less than the image size {spec.img_size}, which the shorter side is resized to; "
+                "give a larger one, or a smaller --img-size"
+            )
     if (frame := spec.extra.get("frame", IMAGE)) != IMAGE:
         raise ValueError(f"extra.frame = {frame!r}; it must be {IMAGE!r}, or be left out")
+
+
+def set_longest(spec: InputSpec, longest: int | None) -> None:
+    """Store the longest side of a task's options, or letterbox images into squares."""
+    if longest is None:
+        spec.extra.pop("longest", None)
+    else:
+        spec.extra["longest"] = longest
+        check_frame(spec)
+
+
+def check_longest(longest: Any) -> None:
+    """Raise ValueError for an invalid longest side."""
+    if type(longest) is not int or not 16 <= longest <= LONGEST:
+        raise ValueError(f"longest={longest!r}; it must be a side in pixels, from 16 to {LONGEST}")
 
 
 def are_numbers(values: Any, count: int) -> bool:

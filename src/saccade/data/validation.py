@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .feed import Batch
-from .framing import Encoded, Encoder, Framing, ImageEncoder, resize_images
+from .framing import Encoded, Encoder, Framing, ImageEncoder, at_once, resize_images
 from .image import BadSample, Fault
 from .kept import Memory
 from .reading import Loader, init_worker, read_all
 from .source import Source
+
+Read = tuple[list[Batch], list[tuple[str, Fault]]]  # batches, one for each shape of images, and bad samples
 
 
 class Validation:
@@ -86,9 +88,9 @@ class Validation:
             for batch in self.kept:
                 yield _placed(batch, self.device)
             return
-        for batch, bad in self.loader:
+        for batches, bad in self.loader:
             self._note(bad)
-            if batch is not None:
+            for batch in batches:
                 yield _placed(batch, self.device)
 
     def ready(self) -> None:
@@ -110,16 +112,16 @@ class Validation:
             found = list(self._read())
             if how is not None:
                 self.memory.keep_batches(how, found)
-        for batch, bad in found:
+        for batches, bad in found:
             self._note(bad)
-            self.kept += [] if batch is None else [batch]
+            self.kept += batches
 
-    def _read(self) -> Iterator[tuple[Batch | None, list[tuple[str, Fault]]]]:
+    def _read(self) -> Iterator[Read]:
         reading: Any = self.loader.dataset
         items = read_all(reading.__getitem__, len(reading), self.threads)
         while some := list(islice(items, self.batch_size)):
-            batch, bad = reading.collate(some)
-            yield None if batch is None else _placed(batch, self.kept_on), bad
+            batches, bad = reading.collate(some)
+            yield [_placed(batch, self.kept_on) for batch in batches], bad
 
     def _note(self, bad: list[tuple[str, Fault]]) -> None:
         for name, fault in bad:
@@ -158,10 +160,16 @@ class _Reading(Dataset[Any]):
         except BadSample as error:
             return None, place, (error.name, error.fault)
 
-    def collate(self, items: list[Any]) -> tuple[Batch | None, list[tuple[str, Fault]]]:
-        good = [(sample, place) for sample, place, _ in items if sample is not None]
-        bad = [named for _, _, named in items if named is not None]
-        if not good:
-            return None, bad
-        places = torch.tensor([place for _, place in good], dtype=torch.int64)
-        return {**self.encode.collate([sample for sample, _ in good]), "place": places}, bad
+    def collate(self, items: list[Any]) -> Read:
+        """Return a batch for each shape of images, or several if they are large."""
+        shapes: dict[Any, list[tuple[Encoded, int]]] = {}
+        for sample, place, _ in items:
+            if sample is not None:
+                shapes.setdefault(sample["image"].shape if "image" in sample else None, []).append((sample, place))
+        batches = []
+        for shape, good in shapes.items():
+            step = len(good) if shape is None else at_once(shape)
+            for begin in range(0, len(good), step):
+                samples, places = zip(*good[begin : begin + step], strict=True)
+                batches.append({**self.encode.collate(list(samples)), "place": torch.tensor(places)})
+        return batches, [named for _, _, named in items if named is not None]

@@ -65,12 +65,12 @@ class Served:
     ) -> None:
         self.name, self.predictor, self.explainer = name, predictor, explainer
         self.batcher = Batcher(
-            predictor.rows,
+            predictor.each_row,
             batch_size=settings.batch_size,
             wait_ms=settings.wait_ms,
             queue=settings.queue,
             on_batch=metrics.batches.labels(name).observe,
-            stack=lambda samples: predictor.codec.stack(samples),
+            stack=list,
         )
         metrics.queue.labels(name).set_function(lambda: len(self.batcher))
 

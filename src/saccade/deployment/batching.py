@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ class Batcher:
     The next batch is collected meanwhile.
 
     Args:
-        answer: maps images, B, C, S, S uint8, to one answer each; called in a separate thread.
+        answer: maps stacked images, B, C, S, S uint8, to one answer each; called in a separate thread.
         batch_size: largest batch.
         wait_ms: most milliseconds that an image waits for others, if the model is idle.
         queue: most waiting images; further ones are refused.
@@ -45,13 +45,13 @@ class Batcher:
 
     def __init__(
         self,
-        answer: Callable[[Tensor], np.ndarray],
+        answer: Callable[[Any], Sequence[np.ndarray] | np.ndarray],
         *,
         batch_size: int = 32,
         wait_ms: float = 5.0,
         queue: int = 256,
         on_batch: Callable[[int], None] | None = None,
-        stack: Callable[[list[Tensor]], Tensor] | None = None,
+        stack: Callable[[list[Tensor]], Any] | None = None,
     ) -> None:
         if batch_size < 1 or queue < 1 or wait_ms < 0:
             raise ValueError(

@@ -87,6 +87,7 @@ class Bundle:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values, with the outputs also under the task's own key."""
         record = asdict(self) | {"versions": dict(self.versions)}
+        record |= {"answers_in": "square"} if self.spec.framing.fit else {}
         return record | {self.kind.presenter.outputs_key: list(self.outputs)}
 
     def to_json(self) -> str:

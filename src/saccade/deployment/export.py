@@ -67,7 +67,7 @@ def export(
     _check(formats, half=half, int8=int8, limit=limit)
     target = find_target(target)
     loaded = open_model(target)
-    model, spec = loaded.model, loaded.spec
+    model, spec = loaded.model, loaded.spec.in_square()
     if (problem := getattr(model, "no_graph", None)) is not None:
         raise ExportError(f"{_name(target)} cannot be exported: {problem}")
     folder = _folder(target, out)
@@ -88,6 +88,11 @@ def export(
             ways = ", ".join(f"{name}={value}" for name, value in asked.items())
             work.notes.append(
                 f"the graph processes whole images in one pass; the run was validated, and predicts, with {ways}"
+            )
+        if longest := loaded.spec.extra.get("longest"):
+            work.notes.append(
+                f"the graph fits images into a square of {spec.img_size} pixels; the run was validated, and predicts, "
+                f"with a shorter side of {spec.img_size} and a longer one of at most {longest}"
             )
         if half:
             work.write("onnx", "model.half.onnx", replace(bundle, precision="float16"))

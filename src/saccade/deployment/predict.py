@@ -140,7 +140,7 @@ def _stream(
 def _ask(predictor: Predictor, batch: list[ReadInput], top: int) -> Iterator[Prediction]:
     codec = predictor.codec
     framed = [one.framed for one in batch if one.framed is not None]
-    rows = iter(predictor.rows(codec.stack(framed)) if framed else ())
+    rows = iter(predictor.each_row(framed))
     for one in batch:
         answer = None
         if one.framed is not None:

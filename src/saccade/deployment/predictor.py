@@ -2,6 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..building.loading import LoadedModel, find_target, open_model
 from ..data.augment import Normalize
+from ..data.framing import at_once
 from ..data.spec import InputSpec
 from ..kernels import Guard
 from ..plugins import attached
@@ -69,6 +71,19 @@ class Predictor(ABC):
         except ValueError as error:
             raise ExportError(f"{self.name}: {error}") from None
 
+    def each_row(self, samples: Sequence[Tensor]) -> list[np.ndarray]:
+        """Return the rows of packed samples, in order; images of one shape are asked together."""
+        images, shapes = self.task.reader.reads == "image", dict[Any, list[int]]()
+        for place, sample in enumerate(samples):
+            shapes.setdefault(sample.shape if images else None, []).append(place)
+        found: dict[int, np.ndarray] = {}
+        for shape, places in shapes.items():
+            step = len(places) if shape is None else at_once(shape)
+            for some in (places[begin : begin + step] for begin in range(0, len(places), step)):
+                rows = self.rows(self.codec.stack([samples[place] for place in some]))
+                found |= dict(zip(some, rows, strict=True))
+        return [found[place] for place in range(len(samples))]
+
     def about(self) -> dict[str, Any]:
         """Return the predictor's description as JSON values."""
         return {
@@ -84,8 +99,13 @@ class Predictor(ABC):
 
     def check(self, images: Tensor) -> Tensor:
         """Return the images if they have the right shape and type, or raise."""
-        want = (self.channels, self.img_size, self.img_size)
-        if images.dtype is not torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != want:
+        sides = tuple(images.shape[2:])
+        if (
+            images.dtype is not torch.uint8
+            or images.ndim != 4
+            or images.shape[1] != self.channels
+            or (self.framing.canvas(*sides) != sides)
+        ):
             raise ValueError(
                 f"got images of shape {tuple(images.shape)} and type {str(images.dtype).removeprefix('torch.')}; "
                 f"{self.name} takes uint8 of shape B, {self.channels}, {self.img_size}, {self.img_size}. Preprocess "

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..data.draws import derive_seed
 from ..data.feed import Batch
 from ..data.image import Fault
+from ..data.kept import framed_bytes
 from ..data.source import Source
 from ..data.split import identity
 from ..data.validation import Validation
@@ -76,7 +77,7 @@ class FramedImages:
             workers=workers,
         )
         self.kept: list[Batch] | None = None
-        self.keep = len(source) * framing.channels * framing.img_size**2 <= KEPT
+        self.keep = framed_bytes(len(source), framing) <= KEPT
 
     def __iter__(self) -> Iterator[tuple[Batch, list[int]]]:
         """Yield batches, images uint8 B, C, H, W, and the samples' random keys."""
@@ -165,7 +166,7 @@ def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: ProgressBars
             bars.advance(len(rng_keys))
     if not places:
         raise EvaluationError("no sample can be read; `saccade data check` lists the reasons")
-    return np.concatenate(places)
+    return np.sort(np.concatenate(places))
 
 
 def _ask_changed(

@@ -44,6 +44,7 @@ def open_target(
         found = open_model(find_target(target), device=device)
         if found.folder is None and Path(target).expanduser().is_dir():
             found.folder = Path(target).expanduser()  # weights without settings
+        found.spec = found.spec.in_square()  # views stack images of one shape
         return found
     model, notes = _without_detection(target)
     if spec is None and hasattr(getattr(target, "config", None), "image_size"):

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from ..building.build import build_model, build_task
-from ..data.draws import Order, part
+from ..data.draws import GroupOrder, Order, part
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, CachedSource, EncodedFeed, Memory, cache_note, decoded_bytes, framed_bytes
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
+from ..data.sides import canvas_groups
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.validation import Validation
@@ -139,7 +140,9 @@ def _feed(
             **ranked,
         )
     repeats = config.augment.repeats
-    order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=repeats, **ranked)
+    ordered: dict[str, Any] = {"length": len(train), "batch_size": batch_size, "seed": config.seed, **ranked}
+    groups = canvas_groups(spec.framing, train.targets) if repeats == 1 else None
+    order = Order(repeats=repeats, **ordered) if groups is None else GroupOrder(groups=groups, **ordered)
     array = train.array()
     resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
     made_grey = array is not None and spec.in_chans < array.shape[3]  # converted by the framing
@@ -154,7 +157,7 @@ def _feed(
     limit, threads = _kept_limit(config, world), max(reading["workers"], 1)
     if array is not None or not limit:
         return FileFeed(train, **reading, **shared)
-    if config.augment.crop != "resized":
+    if config.augment.crop != "resized" and not spec.framing.drawn:
         if keeps_encoded(config, spec, len(train), world=world, device=device):
             size = framed_bytes(len(train), cropping)
             made = {"encode": encode, "size": size, "device": device, "threads": threads, "memory": memory}
@@ -172,8 +175,10 @@ def _feed(
 
 def keeps_encoded(config: TrainConfig, spec: InputSpec, count: int, *, world: World, device: torch.device) -> bool:
     """Whether `count` training images of files are cached in encoded form."""
+    if config.augment.crop == "resized" or spec.framing.drawn:
+        return False
     size = framed_bytes(count, spec.framing)
-    return config.augment.crop != "resized" and size <= _kept_limit(config, world) and _fits(size, device)
+    return size <= _kept_limit(config, world) and _fits(size, device)
 
 
 def _kept_limit(config: TrainConfig, world: World) -> float:

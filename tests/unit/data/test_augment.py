@@ -125,7 +125,7 @@ def test_mirror_reflects_without_repeating_the_edge():
 
 def test_resampling_without_a_move_changes_nothing():
     images = torch.rand(2, 3, 9, 9)
-    torch.testing.assert_close(resample(images, identity(images), 9), images, atol=1e-6, rtol=0)
+    torch.testing.assert_close(resample(images, identity(images), (9, 9)), images, atol=1e-6, rtol=0)
 
 
 def test_rand_augment_moves_some_and_recolours_others():
@@ -258,7 +258,7 @@ def test_one_draw_moves_image_mask_and_boxes_alike(config, side):
     mask = torch.zeros(24, 32, 32, dtype=torch.int64)
     mask[:, 14:26, 10:22] = 3
     pixels = (mask > 0)[:, None].expand(-1, 3, -1, -1).to(torch.uint8) * 255
-    moved = Geometry.draw(draws, config, width=32, side=side, operations=config.rand_ops)
+    moved = Geometry.draw(draws, config, width=32, size=(side, side), operations=config.rand_ops)
     shown, drawn = moved.images(pixels)[:, 0], moved.mask(mask)
     boxes = moved.boxes(box.expand(24, 1, 4), (32, 32))[:, 0]
     assert set(drawn.unique().tolist()) <= {-1, 0, 3}

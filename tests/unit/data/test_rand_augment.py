@@ -145,7 +145,7 @@ def test_masks_and_boxes_move_with_the_image(name):
         draw_uniforms(KEYS[:1]),
         AugmentConfig(crop="none", flip=0),
         width=32,
-        side=32,
+        size=(32, 32),
         operations=0,
         later=[drawn.moves(), step("TranslateX", 0.2).moves()],
     )

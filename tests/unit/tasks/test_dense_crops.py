@@ -36,7 +36,7 @@ def test_the_papers_recipes_keep_proportions_and_clip_no_gradients(recipe):
 def test_the_papers_segmenters_distort_colours_and_look_for_crops_of_several_classes(recipe):
     config = configure(recipe, {})
     assert (config.augment.distort, config.augment.jitter) == (0.5, 0.0)
-    assert config.task == "segment:cat_max_ratio=0.75,uniform_scale=true"
+    assert config.task == "segment:longest=2048,cat_max_ratio=0.75,uniform_scale=true"
 
 
 @pytest.mark.parametrize(

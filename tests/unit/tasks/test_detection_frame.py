@@ -114,9 +114,10 @@ def measure(spec, batch, output):
     return metrics
 
 
-def test_average_precision_is_that_of_the_predicted_file(drawn, tmp_path, monkeypatch):
+@pytest.mark.parametrize("extra", [{}, {"longest": 100}], ids=["square", "sides"])
+def test_average_precision_is_that_of_the_predicted_file(drawn, extra, tmp_path, monkeypatch):
     root, whole = drawn
-    spec = make_spec(frame="image")
+    spec = make_spec(frame="image", **extra)
     names, batch = read_batch(root, spec)
     output = answer(batch)
     found = measure(spec, batch, output)

@@ -364,7 +364,7 @@ def test_image_that_is_fitted_in_comes_back_at_its_own_size():
     assert (square[:14] == -1).all()
     assert (unfit(square, (33, 61)) == mask).all()
     assert (framing.image(image, box).permute(1, 2, 0).numpy()[14:47] == image).all()
-    corners = framing.boxes(np.array([[0, 0, 61, 33]]), box)
+    corners = framing.boxes(np.array([[0, 0, 61, 33]]), box, (33, 61))
     assert np.allclose(corners, [[0, 14, 61, 47]])
 
 

@@ -109,7 +109,7 @@ def test_recipes_of_papers_are_sized_down_by_epochs():
         config = configure(name, {})
         assert config.schedule.steps in (40_000, 80_000, 160_000)
         assert config.model.head is not None
-        assert config.task == "segment:cat_max_ratio=0.75,uniform_scale=true"
+        assert config.task == "segment:longest=2048,cat_max_ratio=0.75,uniform_scale=true"
         assert configure(name, {"schedule.epochs": 3}).schedule.steps is None
     swin = configure("segment_swin", {})
     assert (swin.optim.lr, swin.optim.weight_decay, swin.schedule.warmup_steps) == (6e-5, 0.01, 1500)

@@ -9,10 +9,10 @@ import torch
 
 import saccade
 from saccade.building.build import load_model
+from saccade.data.draws import GroupOrder
 from saccade.runs.run import Run
 from saccade.settings import ConfigError
 from saccade.tasks.text import hosts
-from saccade.tasks.text.feed import LengthOrder
 from saccade.tasks.text.metrics import matthews
 from saccade.tasks.text.tokens import Reading, TextError
 from saccade.training.loop import Interrupted, Loop
@@ -127,19 +127,19 @@ def test_pairs_are_told_apart(bert, tmp_path):
 
 def test_batches_are_of_like_length_and_an_epoch_holds_each_text_once():
     lengths = torch.randint(2, 60, (203,), generator=torch.Generator().manual_seed(0))
-    order = LengthOrder(length=203, batch_size=16, seed=5, widths=lengths)
+    order = GroupOrder(length=203, batch_size=16, seed=5, groups=lengths)
     index, _ = order.epoch(0)
     assert len(set(index.tolist())) == len(index) == order.steps * 16
     spread = [int(np.ptp(lengths[index[part]].numpy())) for part in order.batches(start=0)]
     assert np.mean(spread) < 8 < np.ptp(lengths.numpy())
     means = [float(lengths[index[part]].float().mean()) for part in order.batches(start=0)]
     assert means != sorted(means)
-    assert torch.equal(order.epoch(3)[0], LengthOrder(length=203, batch_size=16, seed=5, widths=lengths).epoch(3)[0])
+    assert torch.equal(order.epoch(3)[0], GroupOrder(length=203, batch_size=16, seed=5, groups=lengths).epoch(3)[0])
     assert not torch.equal(order.epoch(0)[0], order.epoch(1)[0])
 
 
 def test_a_set_smaller_than_a_batch_is_one_batch():
-    order = LengthOrder(length=5, batch_size=16, seed=0, widths=torch.ones(5))
+    order = GroupOrder(length=5, batch_size=16, seed=0, groups=torch.ones(5))
     assert sorted(order.epoch(0)[0].tolist()) == [0, 1, 2, 3, 4]
 
 

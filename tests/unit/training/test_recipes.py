@@ -82,7 +82,7 @@ T2T = STRONG | {
 }
 SOT_S4 = {"optim.name": "adamw", "schedule.epochs": 10, "schedule.min_lr": 0.0, "schedule.curve": "poly"}
 UPERNET = {
-    "task": "segment:cat_max_ratio=0.75,uniform_scale=true",
+    "task": "segment:longest=2048,cat_max_ratio=0.75,uniform_scale=true",
     "data.img_size": 512,
     "optim.name": "adamw",
     "optim.lr": 6e-5,

@@ -9,10 +9,11 @@ import torch
 from ...data.feed import Expand
 from ...data.frame import own_boxes
 from ...data.framing import Encoder
+from ...data.sides import random_crops
 from ...data.spec import InputSpec
 from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
-from ..segmentation.augment import CropAugment
+from ..segmentation.augment import AfterCrops, CropAugment
 from .data import ObjectEncoder
 from .detector import CELLS, LABEL, WHOLE, answer_gap, read_answers
 
@@ -24,14 +25,25 @@ class DetectionCodec(Codec):
     target_names = ("boxes", "labels", "crowd", "mask", "own_boxes", "mask_values", "mask_runs")
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
-        """Return the encoder of images and objects; crops are made on the device."""
-        return ObjectEncoder(self.spec.framing, own=augment is None and self.spec.own_frame)
+        """Return the encoder of images and objects; crops of squares are made on the device."""
+        if augment is None:
+            return ObjectEncoder(self.spec.framing, own=self.spec.own_frame)
+        scale, uniform = self._scale
+        return ObjectEncoder(random_crops(self.spec.framing, augment, scale=scale, uniform_scale=uniform))
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return the augmentation, which makes training crops."""
-        scale, uniform = self.spec.extra.get("scale") or [1.0, 1.0], bool(self.spec.extra.get("uniform_scale"))
         framed: dict[str, Any] = {"mean": self.spec.mean, "std": self.spec.std, "device": device}
+        if self.spec.framing.drawn:
+            return AfterCrops(augment, img_size=self.spec.img_size, **framed)
+        scale, uniform = self._scale
         return CropAugment(augment, crop=self.spec.img_size, scale=scale, uniform_scale=uniform, **framed)
+
+    @property
+    def _scale(self) -> tuple[tuple[float, float], bool]:
+        """Range of the resize factor of training samples, and whether it is drawn uniformly."""
+        low, high = self.spec.extra.get("scale") or (1.0, 1.0)
+        return (low, high), bool(self.spec.extra.get("uniform_scale"))
 
     def gap(self, first: np.ndarray, second: np.ndarray) -> float:
         """Return the largest difference of outputs above the score threshold, in any order."""
@@ -49,7 +61,8 @@ class DetectionCodec(Codec):
         Objects in the letterbox padding are removed.
         """
         height, width = size
-        boxes = own_boxes(torch.from_numpy(row[:, :4]).double(), size, self.spec.img_size).numpy().astype(row.dtype)
+        boxes = own_boxes(torch.from_numpy(row[:, :4]).double(), size, self.spec.framing.canvas(*size)).numpy()
+        boxes = boxes.astype(row.dtype)
         found = np.concatenate([boxes, row[:, 4:]], axis=1)
         inside = boxes.clip(0, [width, height] * 2)
         found[(inside[:, 2:] <= inside[:, :2]).any(1), LABEL] = -1

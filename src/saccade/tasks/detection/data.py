@@ -14,6 +14,7 @@ from torch import Tensor
 from ...data.frame import pad_runs, to_runs
 from ...data.framing import Encoded, ImageEncoder
 from ...data.image import BadSample
+from ...data.sides import to_one_shape
 from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.targets import Targets, renumber
@@ -126,11 +127,12 @@ class BoxTargets(Targets):
             except ValueError as error:
                 yield BadSample(name, f"object {place + 1}: {error}", "box")
 
-    def small_side(self, img_size: int) -> float | None:
+    def small_side(self, img_size: int, longest: int | None = None) -> float | None:
         """Return the 5% quantile of object sides, in pixels of letterboxed images.
 
         Args:
-            img_size: side of the letterboxed images.
+            img_size: side of the letterboxed images; their shorter side, where there is a longest one.
+            longest: most pixels of their longer side.
 
         Returns:
             None if annotations have no image sizes.
@@ -142,7 +144,10 @@ class BoxTargets(Targets):
         if not known.any():
             return None
         sides = np.sqrt((self.boxes[:, 2:] - self.boxes[:, :2]).clip(0).prod(1))
-        return float(np.percentile((sides * img_size / sizes.max(1).clip(1))[known], 5))
+        factors = img_size / sizes.max(1).clip(1)
+        if longest is not None:
+            factors = np.minimum(img_size / sizes.min(1).clip(1), longest / sizes.max(1).clip(1))
+        return float(np.percentile((sides * factors)[known], 5))
 
     def thinnest(self) -> float | None:
         """Return the 5% quantile of the objects' shorter sides."""
@@ -264,8 +269,8 @@ class ObjectEncoder(ImageEncoder):
         return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
 
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
-        """Stack samples into a batch; runs are padded."""
-        return super().collate(pad_runs(samples))
+        """Stack samples into a batch; runs, and images of several shapes, are padded."""
+        return super().collate(pad_runs(to_one_shape(samples)))
 
 
 def _other_size(listed: tuple[int, int] | None, size: tuple[int, int]) -> str | None:

@@ -58,7 +58,7 @@ class DetectionMetrics(Metrics):
 
     def __init__(self, spec: InputSpec) -> None:
         super().__init__(spec)
-        self.masks, self._side, self.own_frame = bool(spec.extra.get("masks")), spec.img_size, spec.own_frame
+        self.masks, self.framing, self.own_frame = bool(spec.extra.get("masks")), spec.framing, spec.own_frame
 
     @classmethod
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
@@ -72,7 +72,7 @@ class DetectionMetrics(Metrics):
 
     def side(self, batch: Mapping[str, Tensor]) -> int:
         """Return the side of a batch's square images."""
-        return batch["image"].shape[-1] if "image" in batch else self._side
+        return batch["image"].shape[-1] if "image" in batch else self.framing.img_size
 
     def scales(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the size of each image in the metrics' frame relative to the original, B float64."""
@@ -87,7 +87,7 @@ class DetectionMetrics(Metrics):
             return answers, batch
         moved = {name: answers[name].clone() for name in ("boxes", "scores", "labels")}
         for place, size in enumerate(batch["size"].tolist()):
-            boxes = own_boxes(moved["boxes"][place].double(), size, self.side(batch))
+            boxes = own_boxes(moved["boxes"][place].double(), size, self.framing.canvas(*size))
             outside = areas(clip(boxes, size)) <= 0
             moved["boxes"][place], moved["scores"][place][outside], moved["labels"][place][outside] = boxes, 0.0, -1
         return {**answers, **moved}, {**batch, "boxes": batch["own_boxes"]}

@@ -174,7 +174,7 @@ def _answers(
     side: int,
 ) -> list[dict[str, Any]]:
     """Return the objects of an image in its pixels; those of earlier versions are in a square of the given side."""
-    boxes = own_boxes(torch.from_numpy(rows[:, :4]), size, side).numpy() if side else rows[:, :4]
+    boxes = own_boxes(torch.from_numpy(rows[:, :4]), size, (side, side)).numpy() if side else rows[:, :4]
     found = []
     for place, row in enumerate(rows):
         if row[KIND] == NONE or row[4] < least:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...data.open import Data
 from ...data.source import Stream
-from ...data.spec import IMAGE, InputSpec, check_frame
+from ...data.spec import IMAGE, InputSpec, check_frame, check_longest, set_longest
 from ...settings import DataConfig, ModelConfig
 from ..reader import Reader
 from .anchors import FINEST, halvings_for
@@ -25,6 +25,8 @@ class DetectOptions:
         least: score threshold.
         overlap: IoU threshold of non-maximum suppression; default: the head's own.
         kept: most objects per image.
+        longest: resize images to a shorter side of the image size, and a longer side of at most this; default: fit
+            them into a square.
     """
 
     scale: list[float] = field(default_factory=lambda: [0.6, 1.6])
@@ -32,11 +34,14 @@ class DetectOptions:
     least: float = 0.05
     overlap: float | None = None
     kept: int = 100
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
             raise ValueError(f"scale={self.scale}; it must be two factors above 0 and at most 10, the smaller first")
+        if self.longest is not None:
+            check_longest(self.longest)
         if not 0 <= self.least < 1:
             raise ValueError(f"least={self.least}; it must be a score from 0 to 1")
         if self.overlap is not None and not 0 < self.overlap <= 1:
@@ -58,9 +63,10 @@ class DetectionReader(Reader):
         """Use letterboxing; store whether there are masks, the scale of crops and the thresholds."""
         spec.extra |= {"fit": True, "frame": IMAGE}
         spec.shorter = None
+        set_longest(spec, self.options.longest)
         targets = None if isinstance(data.train, Stream) else data.train.targets
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
-        side = targets.small_side(spec.img_size) if isinstance(targets, BoxTargets) else None
+        side = targets.small_side(spec.img_size, self.options.longest) if isinstance(targets, BoxTargets) else None
         _fit_anchors(spec, side, model.head or DEFAULT_HEAD)
         spec.extra |= {"uniform_scale": True} if self.options.uniform_scale else {}
         spec.extra |= {"scale": list(self.options.scale)} | filter_options(self.options)
@@ -75,7 +81,7 @@ class DetectionReader(Reader):
 
     def options_of(self, spec: InputSpec) -> DetectOptions:
         """Return a trained detector's thresholds."""
-        return DetectOptions(**answer_filter(spec))
+        return DetectOptions(**answer_filter(spec), longest=spec.extra.get("longest"))
 
 
 def filter_options(options: DetectOptions) -> dict[str, Any]:

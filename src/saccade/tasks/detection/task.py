@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.feed import Batch
-from ...data.spec import InputSpec
+from ...data.spec import InputSpec, set_longest
 from ...data.targets import Counts
 from ...settings import LossConfig
 from ..registering import register_task
@@ -38,7 +38,7 @@ class Detect(Task):
     running = ()
     Options = DetectOptions
     recipe, finetuning, largest = "detect", "detect_finetune", 512
-    asked_by = ("least", "overlap", "kept")
+    asked_by = ("least", "overlap", "kept", "longest")
     rules = RULES
 
     def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
@@ -52,6 +52,7 @@ class Detect(Task):
         """Return the options; default: those of the spec."""
         if options is not None:
             spec.extra |= filter_options(options)
+            set_longest(spec, options.longest)
         return {"options": options}
 
     def draw(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch import Tensor
 from ...data.augment import Augment
 from ...data.draws import uniform
 from ...data.geometry import AREA, FLIP, LEFT, RATIO, TOP, Geometry, matrices, rand_moves
+from ...data.sides import MOVED
 from ...settings import AugmentConfig
 
-FIRST, TRIES = 8192, 10  # first purpose of draws of other places for a crop, and how many are tried
+TRIES = 10  # places that are tried for a crop
 
 
 class CropAugment(Augment):
@@ -60,7 +62,19 @@ class CropAugment(Augment):
             crop = varied_crops(crop, batch["mask"], batch["key"], ratio=self.cat_max_ratio, side=self.img_size)
         moves = rand_moves(crop, draws, config, operations)
         after = reduce(torch.matmul, later) if later else None
-        return Geometry(None, moves, crop, after, turned=False, resampled=True, side=self.img_size)
+        return Geometry(None, moves, crop, after, turned=False, resampled=True, size=(self.img_size,) * 2)
+
+
+class AfterCrops(Augment):
+    """Colour augmentation, RandAugment and flips of samples that were cropped when they were read."""
+
+    def geometry(
+        self, batch: Mapping[str, Tensor], draws: Tensor, *, operations: int, later: Sequence[Tensor]
+    ) -> Geometry:
+        """Draw flips and RandAugment's geometry."""
+        height, width = batch["image"].shape[-2:]
+        config = replace(self.config, crop="none")
+        return Geometry.draw(draws, config, width=width, size=(height, width), operations=operations, later=later)
 
 
 def scaled_crops(
@@ -105,7 +119,7 @@ def varied_crops(crops: Tensor, masks: Tensor, keys: Tensor, *, ratio: float, si
     found, done = crops, torch.zeros(len(crops), dtype=torch.bool, device=crops.device)
     for number in range(TRIES):
         done = done | (largest_share(masks, found, max(side // 4, 1)) < ratio)
-        places = uniform(keys[:, None], torch.arange(2, device=keys.device) + FIRST + 2 * number)
+        places = uniform(keys[:, None], torch.arange(2, device=keys.device) + MOVED + 2 * number)
         move = (2 * places - 1) * (1 - torch.stack([crops[:, 0, 0].abs(), crops[:, 1, 1]], dim=1)).abs()
         moved = torch.cat([crops[:, :2, :2], move[:, :, None]], dim=2)
         moved = torch.cat([moved, crops[:, 2:]], dim=1)

@@ -7,9 +7,10 @@ import torch
 
 from ...data.feed import Expand
 from ...data.framing import Encoder, unfit
+from ...data.sides import random_crops
 from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
-from .augment import CropAugment
+from .augment import AfterCrops, CropAugment
 from .data import MaskEncoder
 from .testing import own_classes
 
@@ -21,19 +22,35 @@ class SegmentationCodec(Codec):
     target_names = ("mask", "mask_values", "mask_runs", "size")
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
-        """Return the encoder of images and masks; crops are made on the device."""
-        return MaskEncoder(self.spec.framing, own=augment is None and self.spec.own_frame)
+        """Return the encoder of images and masks; crops of squares are made on the device."""
+        if augment is None:
+            return MaskEncoder(self.spec.framing, own=self.spec.own_frame)
+        scale, uniform = self._scale
+        framing = random_crops(self.spec.framing, augment, crop=self._crop, scale=scale, uniform_scale=uniform)
+        return MaskEncoder(framing, cat_max_ratio=self.spec.extra.get("cat_max_ratio", 1.0))
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return the augmentation, which makes training crops."""
-        extra = self.spec.extra
-        crop, scale = extra.get("crop") or self.spec.img_size, extra.get("scale") or [1.0, 1.0]
-        more = {name: extra[name] for name in ("uniform_scale", "cat_max_ratio") if name in extra}
         framed: dict[str, Any] = {"mean": self.spec.mean, "std": self.spec.std, "device": device}
-        return CropAugment(augment, crop=crop, scale=scale, **more, **framed)
+        if self.spec.framing.drawn:
+            return AfterCrops(augment, img_size=self._crop, **framed)
+        scale, uniform = self._scale
+        framed |= {"scale": scale, "uniform_scale": uniform, "cat_max_ratio": self.spec.extra.get("cat_max_ratio", 1.0)}
+        return CropAugment(augment, crop=self._crop, **framed)
+
+    @property
+    def _crop(self) -> int:
+        """Side of training crops."""
+        return self.spec.extra.get("crop") or self.spec.img_size
+
+    @property
+    def _scale(self) -> tuple[tuple[float, float], bool]:
+        """Range of the resize factor of training crops, and whether it is drawn uniformly."""
+        low, high = self.spec.extra.get("scale") or (1.0, 1.0)
+        return (low, high), bool(self.spec.extra.get("uniform_scale"))
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
-        """Return the scores of every class and pixel of the square, which `unframe` decodes.
+        """Return the scores of every class and pixel of the framed images, which `unframe` decodes.
 
         Models of earlier versions are decoded in the square: the class of every pixel, B, H, W int16.
         """

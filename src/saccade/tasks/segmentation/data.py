@@ -12,18 +12,21 @@ import torch
 from torch import Tensor
 
 from ...data.frame import pad_runs, to_runs
-from ...data.framing import Encoded, ImageEncoder
+from ...data.framing import Box, Encoded, ImageEncoder
 from ...data.image import BadSample, decode_values
+from ...data.sides import SideFraming
 from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
+from .augment import TRIES
 from .values import IGNORED, IN_COLOUR, ClassMap, find_map, guess_map, make_map, pack, read_map
 
 COLUMNS = ("mask", "mask_path", "segmentation", "annotation")
 LOOKED = 500  # masks from which values and class frequencies are estimated
 MEASURED = 24  # masks in which the thinnest class is looked for
 THREADS = 4
+SHARED = 128  # rows of a crop in which classes are counted
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,21 @@ class MaskEncoder(ImageEncoder):
 
     Args:
         own: also give the images' `size`, and their masks at that size as runs, `mask_values` and `mask_runs`.
+        cat_max_ratio: largest share of a class in a crop of `SideFraming`, below which one of ten crops is looked for.
     """
 
     own: bool = False
+    cat_max_ratio: float = 1.0
+
+    def box(self, sample: Sample, size: tuple[int, int], word: int) -> Box:
+        """Return the box that is shown; one with several classes, if there is a limit."""
+        box = super().box(sample, size, word)
+        if self.cat_max_ratio < 1 and isinstance(self.framing, SideFraming) and sample.target is not None:
+            for number in range(TRIES):
+                if largest_share(sample.target["mask"], box) < self.cat_max_ratio:
+                    break
+                box = self.framing.moved(box, size, word, number)
+        return box
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors, the mask as int16."""
@@ -162,6 +177,14 @@ class MaskEncoder(ImageEncoder):
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
         """Stack samples into a batch; runs are padded."""
         return super().collate(pad_runs(samples))
+
+
+def largest_share(mask: np.ndarray, box: Box) -> float:
+    """Return the share of the most frequent class of a mask, H, W, in a box, on a grid; 1 without any."""
+    left, top, right, bottom = (max(round(side), 0) for side in box)
+    step = max((bottom - top) // SHARED, 1)
+    counts = np.bincount(mask[top:bottom:step, left:right:step].ravel() + 1)[1:]  # without ignored pixels
+    return float(counts.max() / counts.sum()) if counts.any() else 1.0
 
 
 def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadSample:

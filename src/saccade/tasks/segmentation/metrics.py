@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...data.frame import PIXELS, by_size, from_runs
+from ...data.framing import fitted
 from ...data.geometry import OUTSIDE
 from ...data.spec import InputSpec
 from ..metric import PLACE, Metrics, MetricSpec
@@ -96,6 +97,24 @@ def small_masks(masks: Tensor) -> Tensor:
     """Subsample classes, B, H, W, to at most SMALL a side."""
     step = -(-max(masks.shape[-2:]) // SMALL)
     return masks[:, ::step, ::step].to(torch.int16)
+
+
+def small_squares(masks: Tensor, sizes: Tensor) -> Tensor:
+    """Return classes of letterboxed images of any shape, B, H, W, letterboxed into squares of side SMALL.
+
+    Args:
+        sizes: height and width of the original images, B, 2.
+    """
+    found = masks.new_zeros(len(masks), SMALL, SMALL, dtype=torch.int16)
+    for place, (height, width) in enumerate(sizes.tolist()):
+        left, top, wide, high = fitted(height, width, (masks.shape[1], masks.shape[2]))
+        x, y, across, down = fitted(height, width, (SMALL, SMALL))
+        rows, columns = (
+            begin + torch.arange(count, device=masks.device) * given // count
+            for begin, given, count in ((top, high, down), (left, wide, across))
+        )
+        found[place, y : y + down, x : x + across] = masks[place][rows[:, None], columns].to(torch.int16)
+    return found
 
 
 def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:

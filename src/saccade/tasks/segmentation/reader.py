@@ -8,7 +8,7 @@ import numpy as np
 
 from ...data.open import Data
 from ...data.source import Stream
-from ...data.spec import IMAGE, InputSpec, are_numbers, check_frame
+from ...data.spec import IMAGE, InputSpec, are_numbers, check_frame, check_longest, set_longest
 from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
@@ -40,6 +40,8 @@ class SegmentOptions:
     test: Literal["whole", "slide"] = "whole"  # inference on "whole" images, or with sliding windows ("slide")
     scales: list[float] = field(default_factory=lambda: [1.0])  # test scales
     flip: bool = False  # average with flipped images
+    # resize images to a shorter side of the image size, and a longer side of at most this; default: fit into a square
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -50,6 +52,8 @@ class SegmentOptions:
             raise ValueError(f"scales={self.scales}; they must be factors above 0 and at most 4")
         if not 0 < self.cat_max_ratio <= 1:
             raise ValueError(f"cat_max_ratio={self.cat_max_ratio}; it must be a share above 0 and at most 1")
+        if self.longest is not None:
+            check_longest(self.longest)
         if self.crop is not None and self.crop < 16:
             raise ValueError(f"crop={self.crop}; it must be a side in pixels, at least 16")
         if not 0 <= self.aux < 100:
@@ -70,7 +74,7 @@ class SegmentOptions:
         asked = {name: fit_value(value, known[name], name, source="extra.asked") for name, value in given.items()}
         if len(asked.get("scales", [])) > SCALES:
             raise ValueError(f"extra.asked has more than {SCALES} scales")
-        return cls(crop=spec.extra.get("crop"), **asked)
+        return cls(crop=spec.extra.get("crop"), longest=spec.extra.get("longest"), **asked)
 
 
 class SegmentationReader(Reader):
@@ -93,6 +97,7 @@ class SegmentationReader(Reader):
         spec.extra |= {"cat_max_ratio": self.options.cat_max_ratio} if self.options.cat_max_ratio < 1 else {}
         spec.extra |= {"asked": self.options.asked} if self.options.asked else {}
         spec.shorter = None
+        set_longest(spec, self.options.longest)
         if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):
             return
         pixels = data.train.targets.pixels()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...data.feed import Batch
 from ...data.geometry import OUTSIDE
-from ...data.spec import InputSpec
+from ...data.spec import InputSpec, set_longest
 from ...data.targets import Counts
 from ...settings import ConfigError, LossConfig
 from ..classification.task import weigh_classes
@@ -20,7 +20,7 @@ from .heads import Answers
 from .hosted import HostedSegmenter
 from .hosts import SegmentationHosts
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
-from .metrics import SegmentationMetrics, small_masks
+from .metrics import SegmentationMetrics, small_masks, small_squares
 from .presenter import SegmentationPresenter
 from .reader import SegmentationReader, SegmentOptions
 from .rules import RULES
@@ -42,7 +42,7 @@ class Segment(Task):
     presenter, hosts = SegmentationPresenter, SegmentationHosts
     running = ("aacc",)
     Options = SegmentOptions
-    asked_by = ("crop", "test", "scales", "flip")
+    asked_by = ("crop", "test", "scales", "flip", "longest")
     rules = RULES
     recipe, largest = "segment", 512
 
@@ -58,6 +58,11 @@ class Segment(Task):
     ) -> None:
         super().__init__(model, options=options)
         self.keep_masks = keep_masks
+        if self.options.longest is not None and getattr(model, "side", None) is not None:
+            raise ConfigError(
+                f"longest={self.options.longest} was given, but the backbone takes squares of {model.side} pixels "
+                "only; remove it, or choose a model that takes any size"
+            )
         self.compare: Loss = mask_loss(self.options.loss)
         self.register_buffer("class_weights", class_weights, persistent=False)
 
@@ -67,7 +72,9 @@ class Segment(Task):
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and class weights, which are balanced by pixels."""
         weights = None if loss is None else _class_weights(loss, spec)
-        options = SegmentOptions.of(spec) if options is None else options
+        if options is None:
+            options = SegmentOptions.of(spec)
+        set_longest(spec, options.longest)
         return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # for the run's page
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
@@ -137,7 +144,9 @@ class Segment(Task):
             counted = pixel_weights(truth, weights).sum((1, 2)).clamp(min=1e-6)
             found["loss"] = pixel_losses(output, truth, weights).sum((1, 2)) / counted
             if self.keep_masks:
-                found["small"] = small_masks(found["mask"])
+                shown = found["mask"]
+                squares = self.options.longest is None
+                found["small"] = small_masks(shown) if squares else small_squares(shown, batch["size"])
         return found
 
 

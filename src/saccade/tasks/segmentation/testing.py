@@ -27,7 +27,7 @@ def answer_sliding(ask: Ask, images: Tensor, *, window: int) -> Tensor:
             total[place] += found
             count[place] += 1
     assert total is not None
-    return total / count
+    return total.div_(count) if total.dtype == count.dtype else total / count  # no second copy
 
 
 def answer_scales(answer: Ask, images: Tensor, *, scales: Sequence[float], flip: bool) -> Tensor:
@@ -59,11 +59,11 @@ def own_classes(scores: Tensor, size: tuple[int, int]) -> Tensor:
     Scores are resized bilinearly, a strip of rows at a time, so that memory does not grow with the image.
 
     Args:
-        scores: scores of the square, B, K, S, S.
+        scores: scores of the letterboxed images, B, K, H, W.
         size: height and width of the original images.
     """
-    (height, width), (batch, classes, _, side) = size, scores.shape
-    left, top, wide, high = fitted(height, width, side)
+    (height, width), (batch, classes, *canvas) = size, scores.shape
+    left, top, wide, high = fitted(height, width, (canvas[0], canvas[1]))
     inside = scores[..., top : top + high, left : left + wide]
     at = ((torch.arange(height, device=scores.device) + 0.5) * (high / height) - 0.5).clamp(0, high - 1)
     above = at.long()

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...data.draws import GroupOrder
 from ...data.feed import Batch, Expand, Feed
 from ...data.framing import Encoder
 from ...data.source import Source, Stream
@@ -13,7 +14,7 @@ from ...data.validation import Validation
 from ...settings import AugmentConfig, LossConfig, TrainConfig
 from ..classification.codec import ClassCodec
 from .data import TextSource
-from .feed import KeepTexts, LengthOrder, TokenFeed, TokenValidation
+from .feed import KeepTexts, TokenFeed, TokenValidation
 from .tokens import INPUTS, Reading, TextEncoder
 
 
@@ -48,7 +49,7 @@ class TextCodec(ClassCodec):
         widths = torch.tensor([reading.width(length) for length in tokens.lengths.tolist()])
         batch_size = config.optim.batch_size
         ranked: dict[str, Any] = {"rank": rank, "world": world}
-        order = LengthOrder(length=len(train), batch_size=batch_size, seed=config.seed, widths=widths, **ranked)
+        order = GroupOrder(length=len(train), batch_size=batch_size, seed=config.seed, groups=widths, **ranked)
         targets = torch.from_numpy(train.targets.rows)
         shared: dict[str, Any] = {"reading": reading, "device": device}
         feed = TokenFeed(tokens, targets, order=order, expand=KeepTexts(), **shared)

@@ -1,40 +1,16 @@
 """Batches of texts of similar length, in an order determined by seed and epoch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from ...data.draws import ORDER, Order, generator
+from ...data.draws import GroupOrder
 from ...data.feed import Batch, Expand, Feed, sample_keys
 from ...data.validation import Validation
 from .data import TextSource
 from .tokens import Reading, Tokens
-
-SHUFFLED = 0x7E87  # separates draws for the order of batches from that of texts
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthOrder(Order):
-    """Sample indices of every batch: texts of equal width together, batches in random order.
-
-    Dropped texts, the composition of batches, and their order are drawn anew each epoch.
-    """
-
-    widths: Tensor = field(compare=False)  # padded width of each text, N
-
-    def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return the text at each position of an epoch; there are no repeats."""
-        order = torch.randperm(self.length, generator=generator(self.seed, epoch, ORDER))
-        used = min(self.steps * self.batch_size, self.length)
-        order = order[:used]
-        order = order[self.widths[order].argsort(stable=True)]
-        if used > self.batch_size:
-            batches = order.view(-1, self.batch_size)
-            order = batches[torch.randperm(len(batches), generator=generator(self.seed, epoch, SHUFFLED))].flatten()
-        return order, torch.zeros_like(order)
 
 
 class TokenFeed(Feed):
@@ -45,7 +21,7 @@ class TokenFeed(Feed):
         tokens: Tokens,
         targets: Tensor,
         *,
-        order: LengthOrder,
+        order: GroupOrder,
         reading: Reading,
         expand: Expand,
         device: torch.device,
