@@ -93,6 +93,13 @@ def test_a_cpu_gets_a_light_head_unless_one_is_named(recipe, given, gpu, head):
     assert (found.head, found.cpu_head) == (head or config.model.head, None)  # None: as in the recipe
 
 
+def test_a_head_laid_over_finished_settings_is_kept_on_a_cpu():
+    facts = Facts(machine=MachineFacts(gpu=False, cores=2))
+    for values in ({"model.head": "upernet:width=32,aux=0"}, {"model": {"head": "upernet:width=32,aux=0"}}):
+        config = overlay(configure(None, {"task": "segment"}), values)
+        assert decide(config, facts, FOUND).model.head == "upernet:width=32,aux=0"
+
+
 def test_batches_of_larger_images_keep_their_number_of_pixels():
     large = SetFacts("segment", samples=10_000, side=1024, longer=2048, thinnest=8.0, largest=512)
     facts = Facts(data=large, model=ModelFacts("glnet_nano"), machine=MachineFacts(gpu=True, cores=2))
