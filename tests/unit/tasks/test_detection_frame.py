@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from saccade.data import frame
 from saccade.data.frame import from_runs
 from saccade.data.spec import InputSpec
 from saccade.deployment.predict import Prediction, Predictions
@@ -149,7 +150,7 @@ def test_average_precision_is_that_of_the_predicted_file(drawn, tmp_path, monkey
     assert abs(square["mask_ap"] - by_mask[0]) > 0.01
 
     monkeypatch.setattr(masks, "inside_boxes", masks.in_strips)  # as on a GPU
-    monkeypatch.setattr(masks, "PIXELS", 20 * 5 * 150)  # some rows at a time
+    monkeypatch.setattr(frame, "PIXELS", 20 * 5 * 150)  # some rows at a time
     assert measure(spec, batch, output).compute() == pytest.approx(numbers, abs=1e-3)
 
 

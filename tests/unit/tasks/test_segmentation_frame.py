@@ -14,6 +14,7 @@ import saccade
 from saccade.comparison.conclude.evidence import read_evidence, same_samples
 from saccade.data import frame
 from saccade.data.frame import by_size, from_runs, pad_runs, to_runs
+from saccade.data.kept import encoded_bytes
 from saccade.data.spec import InputSpec
 from saccade.deployment.judge import measure
 from saccade.deployment.predictor import open_predictor
@@ -22,7 +23,9 @@ from saccade.deployment.writers import write_predictions
 from saccade.evaluation.opening import EvaluationError
 from saccade.runs.run import Run, RunError
 from saccade.runs.weights import save_tensors
+from saccade.settings import DataConfig
 from saccade.tasks import Segment
+from saccade.tasks.opening import open_samples
 from saccade.tasks.segmentation import testing
 from saccade.tasks.segmentation.metrics import borders, confusions, mean_iou
 from support.masks import make_pair, save_mask
@@ -66,7 +69,19 @@ def test_images_are_grouped_by_size_and_bounded(monkeypatch):
     assert found == [((3, 4), [0, 2]), ((3, 4), [4]), ((5, 9), [1]), ((4, 3), [3])]
 
 
-def test_borders_are_what_is_near_another_class_or_the_edge():
+def test_memory_for_validation_images_counts_their_masks_and_runs(tmp_path):
+    _, data = open_samples("segment", DataConfig(path=str(make_set(tmp_path))))
+    spec = InputSpec(
+        ("a", "b", "c"), 3, SIDE, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True, "frame": "image"}
+    )
+    encode = Segment.codec(spec).encoder()
+    sizes = [sum(part.nbytes for part in encode(data.val.sample(place)).values()) for place in range(4)]
+    assert encoded_bytes(data.val, encode) == sum(sizes) > 4 * (3 + 2) * SIDE**2
+
+
+@pytest.mark.parametrize("rows", [1, 5, 31, 1000])
+def test_borders_are_what_is_near_another_class_or_the_edge(rows, monkeypatch):
+    monkeypatch.setattr(frame, "PIXELS", rows * 2 * 119)
     draws = np.random.default_rng(0)
     answer, truth = (draws.integers(0, 3, (2, 12, 17)).repeat(6, 1).repeat(7, 2) for _ in range(2))
     truth[:, 30:40, 20:60] = -1
@@ -88,7 +103,7 @@ def test_borders_are_what_is_near_another_class_or_the_edge():
 def test_confusions_count_pixels_in_strips_too(monkeypatch):
     draws = np.random.default_rng(0)
     answer, truth = draws.integers(0, 4, (3, 20, 30)), draws.integers(-1, 4, (3, 20, 30))
-    monkeypatch.setattr("saccade.tasks.segmentation.metrics.PIXELS", 3 * 30 * 7)
+    monkeypatch.setattr(frame, "PIXELS", 3 * 30 * 7)
     found = confusions(torch.from_numpy(answer), torch.from_numpy(truth), 4)
     for one, mine, real in zip(found, answer, truth, strict=True):
         counted = real >= 0

@@ -44,7 +44,7 @@ class Segment(Task):
     Options = SegmentOptions
     asked_by = ("crop", "test", "scales", "flip")
     rules = RULES
-    recipe, largest = "segment", 512
+    recipe, finetuning, largest = "segment", "segment_finetune", 512
 
     class_weights: Tensor | None
 
@@ -136,9 +136,11 @@ class Segment(Task):
             weights = None if self.class_weights is None else self.class_weights.to(output.device)
             counted = pixel_weights(truth, weights).sum((1, 2)).clamp(min=1e-6)
             found["loss"] = pixel_losses(output, truth, weights).sum((1, 2)) / counted
-            if self.keep_masks:
-                found["small"] = small_masks(found["mask"])
         return found
+
+    def for_pages(self, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return small predicted masks."""
+        return {"small": small_masks(answers["mask"])} if self.keep_masks else {}
 
 
 def _logits(answer: Any) -> Tensor:
