@@ -44,6 +44,7 @@ def predict_shown(
     found = metrics.predictions()
     if "shown" not in found:
         return found
+    assert metrics.spec is not None
     was_training, encode = task.training, task.codec(metrics.spec).encoder()
     task.eval()
     places = metrics.columns[PLACE][found["shown"]].tolist()

@@ -40,8 +40,10 @@ class ShownMetrics(DetectionMetrics):
         parts = [answers["boxes"], answers["scores"][..., None], answers["labels"][..., None]]
         found["answers"] = torch.cat([*(one.float().cpu() for one in parts), torch.stack(kinds)[..., None].float()], -1)
         labels = torch.where(batch["crowd"].bool(), -1, batch["labels"]).float().cpu()
-        area = (areas(batch["boxes"].float()) / self.scales(batch)[:, None] ** 2).float().cpu()
-        found["objects"] = torch.stack([labels, torch.stack(scores), area], -1)
+        area = areas(batch["boxes"].float()) / self.scales(batch)[:, None] ** 2
+        if self.own_frame:
+            area = torch.where(batch["areas"] > 0, batch["areas"], area)
+        found["objects"] = torch.stack([labels, torch.stack(scores), area.float().cpu()], -1)
         return found | {"side": torch.full((len(area),), 0 if self.own_frame else self.side(batch))}
 
     def predictions(self) -> dict[str, Tensor]:
