@@ -7,7 +7,7 @@
 Stages, each written to OUT as it ends:
 
 - shapes:     80 training and 40 validation images of 90 x 110 pixels, segmented and detected by default on a CPU;
-- neighbours: the same with larger images, with another family of models, and with more classes;
+- neighbours: the same with larger images, with another family of models, with more classes, and with thin shapes;
 - sweep:      any dataset by default, then with every size and head of `SIDES` and `HEADS`, for as long as the default
               took unless --time says how long.
 
@@ -18,6 +18,7 @@ results, since other programs change how much a CPU gets done.
 import argparse
 import json
 import os
+import re
 import resource
 import time
 from datetime import date
@@ -44,6 +45,7 @@ HEADS = {
 NEIGHBOURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "160 x 128 pixels": ({"size": (160, 128)}, {}),
     "seven classes": ({"classes": 7}, {}),
+    "thin shapes, 360 x 270 pixels": ({"size": (360, 270), "forms": shapes.THIN}, {}),
     "resnet10t": ({}, {"model": "resnet10t", "time": "3m"}),
 }
 
@@ -87,7 +89,8 @@ def sweep(args: argparse.Namespace) -> list[dict[str, Any]]:
     for side in sorted(sides):
         for head in HEADS[task]:
             rows.append(run(data, task, args, time=seconds, img_size=side, settings={"model.head": head}))
-    rows[0]["share of the best"] = round(rows[0][METRICS[task]] / max(row[METRICS[task]] for row in rows[1:]), 3)
+    best = max(row[METRICS[task]] for row in rows[1:])
+    rows[0]["share of the best"] = round(rows[0][METRICS[task]] / best, 3) if best else None  # nothing has learnt
     return rows
 
 
@@ -106,7 +109,8 @@ def run(data: str | Path, task: str, args: argparse.Namespace, **given: Any) -> 
 
 def made(out: Path, task: str, **options: Any) -> Path:
     """Return a folder of shapes, which is made where it is missing."""
-    words = "-".join(f"{name}{value}" for name, value in options.items()).replace(", ", "x").strip("()")
+    words = "-".join(f"{name}-{value}" for name, value in options.items())
+    words = re.sub(r"\W+", "-", words).strip("-")
     root = out / "data" / f"{task}-{words or 'shapes'}"
     if not root.is_dir():
         {"segment": shapes.make_masks, "detect": shapes.make_boxes}[task](root, **options)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +22,8 @@ from saccade.comparison.run import schedule
 from saccade.comparison.run.schedule import Job, RunScheduler, Watch
 from saccade.comparison.run.worker import Outcome, train_run
 from saccade.data.feed import Batch
-from saccade.data.kept import EncodedFeed
+from saccade.data.kept import EncodedFeed, EncodedSamples
 from saccade.data.validation import Validation
-from saccade.settings import TrainConfig
 
 
 def share_process() -> None:
@@ -106,8 +104,8 @@ def _refuse_to_time(*_: Any, **__: Any) -> Pace:
     raise RuntimeError("not timed beforehand")
 
 
-def _train_and_clear(config: TrainConfig, path: Path) -> Outcome:
-    outcome = train_run(config, path)
+def _train_and_clear(*given: Any, **more: Any) -> Outcome:
+    outcome = train_run(*given, **more)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -125,8 +123,8 @@ class SharedFiles:
         """Put this in the place of reading."""
         shared = self
 
-        def read(feed: EncodedFeed) -> None:
-            shared.read_training(feed)
+        def read(feed: EncodedFeed) -> EncodedSamples:
+            return shared.read_training(feed)
 
         def batches(validation: Validation) -> Iterator[Batch]:
             return shared.read_validation(validation)
@@ -134,15 +132,12 @@ class SharedFiles:
         EncodedFeed._read = read  # type: ignore[method-assign]
         Validation.batches = batches  # type: ignore[method-assign]
 
-    def read_training(self, feed: EncodedFeed) -> None:
+    def read_training(self, feed: EncodedFeed) -> EncodedSamples:
         """Read training files, or take those that were."""
         key = ("train", feed.source.fingerprint(), repr(feed.encode), str(feed.place))
         if key not in self.kept:
-            self.read(feed)
-            if feed.unreadable:  # named anew in every run
-                return
-            self.kept[key] = feed.columns
-        feed.columns = dict(self.kept[key])
+            self.kept[key] = self.read(feed)
+        return self.kept[key]
 
     def read_validation(self, validation: Validation) -> Iterator[Batch]:
         """Yield validation batches, of files that were read if there are some."""

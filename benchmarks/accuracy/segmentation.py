@@ -7,6 +7,7 @@ PETS is a folder of images/{train,val} and masks/{train,val}. Stages, each writt
 
 - tune:    one seed of several settings on the real weights and from scratch, to choose by;
 - weights: EfficientNet-Lite0 from random and from real weights, compared over seeds;
+- recipes: EfficientNet-Lite0 by the recipes `segment` and `segment_finetune`, with several layer-wise decays;
 - scratch: backbones under the same head and schedule from random weights, compared over seeds;
 - speed:   training steps of swin_tiny + UPerNet here, and of segmentation-models-pytorch's own in a plain loop;
 - size:    parameters and multiplications of backbone and head at 512 x 512 and 512 x 2048.
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="a folder for what is found")
     parser.add_argument("--data", help="the pets")
     parser.add_argument("--weights", help="of EfficientNet-Lite0, as timm names its tensors")
-    parser.add_argument("--stage", action="append", choices=list(STAGES), help="all but tune if not given")
+    parser.add_argument("--stage", action="append", choices=list(STAGES), help="all but tune and recipes if not given")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
@@ -58,7 +59,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     if args.here:
         share_process()
-    for stage in args.stage or [name for name in STAGES if name != "tune"]:
+    for stage in args.stage or [name for name in STAGES if name not in ("tune", "recipes")]:
         begun = time.perf_counter()
         found = STAGES[stage](args)
         found["seconds"] = round(time.perf_counter() - begun, 1)
@@ -88,6 +89,15 @@ def weights(args: argparse.Namespace) -> dict[str, Any]:
     return _compared(args, "weights", arms, seeds=args.seeds, epochs=200, side=256)
 
 
+def recipes(args: argparse.Namespace) -> dict[str, Any]:
+    """EfficientNet-Lite0 by the task's recipes: from scratch, and from real weights with several layer-wise decays."""
+    real = f"recipe=segment_finetune+{LITE}+checkpoint={args.weights}"
+    decays = {f"decay {decay}": f"{real}+optim.layer_decay={decay}" for decay in (1.0, 0.75)}
+    settings = {"model.head": args.head, "keep.every_seconds": 1e9, "engine.compile": False}
+    arms = {"scratch": f"recipe=segment+{LITE}", **decays}
+    return _compared(args, "recipes", arms, seeds=args.seeds, epochs=20, side=128, settings=settings)
+
+
 def scratch(args: argparse.Namespace) -> dict[str, Any]:
     """Backbones from random weights under one head and schedule."""
     return _compared(args, "scratch", BACKBONES, seeds=args.seeds, epochs=120, side=192)
@@ -102,10 +112,13 @@ def _compared(
     epochs: int,
     side: int,
     fixed: bool = False,
+    settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     from saccade.settings import parse_settings
 
-    settings: dict[str, Any] = {
+    if settings is None:
+        arms = {arm: f"recipe=segment+{text}" for arm, text in arms.items()}
+    own: dict[str, Any] = {
         "model.head": args.head,
         "optim.batch_size": 32,
         "optim.lr": 1e-3 if name != "scratch" else 7e-4,
@@ -128,7 +141,7 @@ def _compared(
         parallel=args.parallel,
         seeds_fixed=fixed,
         overwrite=True,
-        settings=settings | parse_settings(args.set),
+        settings=(own if settings is None else settings) | parse_settings(args.set),
     )
     return {
         "runs": ended_with(args.out / name / "runs"),
@@ -261,7 +274,7 @@ PAPERS: dict[tuple[str, str], tuple[float, int | None]] = {
     ("vit_small_patch16_224", UPERNET): (53.5, None),
     ("vit_base_patch16_224", UPERNET): (127.0, None),
 }
-STAGES = {"tune": tune, "weights": weights, "scratch": scratch, "speed": speed, "size": size}
+STAGES = {"tune": tune, "weights": weights, "recipes": recipes, "scratch": scratch, "speed": speed, "size": size}
 
 if __name__ == "__main__":
     main()

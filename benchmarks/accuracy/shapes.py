@@ -2,34 +2,47 @@
 
 import colorsys
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 KINDS = ("disc", "square", "triangle")
+THIN = ("ring", "cross", "stroke")  # lines of three pixels, at any size
 GROUND = 0  # class of pixels outside of all shapes
 ROOM = 200  # tries to place a shape clear of the others
 
 
 def make_masks(
-    root: Path, *, train: int = 80, val: int = 40, size: tuple[int, int] = (90, 110), classes: int = 3
+    root: Path,
+    *,
+    train: int = 80,
+    val: int = 40,
+    size: tuple[int, int] = (90, 110),
+    classes: int = 3,
+    forms: Sequence[str] = KINDS,
 ) -> Path:
     """Write images/{train,val} and masks/{train,val}; `size` is the width and height of the images."""
-    for name, image, mask, _ in _samples(train, val, size, classes):
+    for name, image, mask, _ in _samples(train, val, size, classes, forms):
         _save(root / "images" / name, image)
         _save(root / "masks" / name, mask)
-    _write(root / "classes.txt", "\n".join(("ground", *names_of(classes))))
+    _write(root / "classes.txt", "\n".join(("ground", *names_of(classes, forms))))
     return root
 
 
 def make_boxes(
-    root: Path, *, train: int = 80, val: int = 40, size: tuple[int, int] = (90, 110), classes: int = 3
+    root: Path,
+    *,
+    train: int = 80,
+    val: int = 40,
+    size: tuple[int, int] = (90, 110),
+    classes: int = 3,
+    forms: Sequence[str] = KINDS,
 ) -> Path:
     """Write images/{train,val} with COCO's annotations train.json and val.json."""
     lists: dict[str, dict[str, list[dict[str, object]]]] = {}
-    for name, image, _, boxes in _samples(train, val, size, classes):
+    for name, image, _, boxes in _samples(train, val, size, classes, forms):
         _save(root / "images" / name, image)
         part = lists.setdefault(name.split("/")[0], {"images": [], "annotations": []})
         number = len(part["images"]) + 1
@@ -38,19 +51,19 @@ def make_boxes(
             box = [left, top, right - left, bottom - top]
             one = {"id": len(part["annotations"]) + 1, "image_id": number, "category_id": label, "iscrowd": 0}
             part["annotations"].append(one | {"bbox": box, "area": box[2] * box[3]})
-    categories = [{"id": number, "name": name} for number, name in enumerate(names_of(classes), 1)]
+    categories = [{"id": number, "name": name} for number, name in enumerate(names_of(classes, forms), 1)]
     for part, found in lists.items():
         _write(root / f"{part}.json", json.dumps({**found, "categories": categories}))
     return root
 
 
-def names_of(classes: int) -> list[str]:
+def names_of(classes: int, forms: Sequence[str] = KINDS) -> list[str]:
     """Return the names of the shapes, of which each has its form and hue."""
-    return [f"{KINDS[number % len(KINDS)]} {number}" for number in range(1, classes + 1)]
+    return [f"{forms[number % len(forms)]} {number + 1}" for number in range(classes)]
 
 
 def make_sample(
-    draws: np.random.Generator, size: tuple[int, int], classes: int
+    draws: np.random.Generator, size: tuple[int, int], classes: int, forms: Sequence[str] = KINDS
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int, int, int, int]]]:
     """Return an image, H, W, 3, its mask, H, W, and of each shape its class, left, top, right and bottom."""
     width, height = size
@@ -69,7 +82,10 @@ def make_sample(
             "disc": dx**2 + dy**2 <= reach**2,
             "square": (dx <= reach) & (abs(dy) <= reach),
             "triangle": (abs(dy) <= reach) & (2 * dx <= dy + reach),
-        }[KINDS[(label - 1) % len(KINDS)]]
+            "ring": abs(np.hypot(dx, dy) - reach + 1) <= 1,
+            "cross": np.minimum(dx, abs(dy)) + reach * (np.maximum(dx, abs(dy)) > reach) <= 1,
+            "stroke": (abs(dy) <= reach) & (abs(across - x - dy) <= 1),
+        }[forms[(label - 1) % len(forms)]]
         mask[inside] = label
         rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
         boxes.append((label, int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
@@ -80,12 +96,12 @@ def make_sample(
 
 
 def _samples(
-    train: int, val: int, size: tuple[int, int], classes: int
+    train: int, val: int, size: tuple[int, int], classes: int, forms: Sequence[str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray, list[tuple[int, int, int, int, int]]]]:
     for part, count in (("train", train), ("val", val)):
         for number in range(count):
             draws = np.random.default_rng([number, part == "val"])
-            yield f"{part}/{number:04}.png", *make_sample(draws, size, classes)
+            yield f"{part}/{number:04}.png", *make_sample(draws, size, classes, forms)
 
 
 def _save(path: Path, array: np.ndarray) -> None:

@@ -35,12 +35,17 @@ class Ours:
         given: settings by dotted name.
         run: folder of the run.
         device: to train on.
+        own_frame: count pixels of the original images, not of the model's square as earlier versions did.
     """
 
-    def __init__(self, task: str, given: Mapping[str, Any], run: Path, device: torch.device) -> None:
+    def __init__(
+        self, task: str, given: Mapping[str, Any], run: Path, device: torch.device, *, own_frame: bool = True
+    ) -> None:
         given = {"task": task, "engine.device": str(device), "keep.ema": None, "keep.every_seconds": 1e9, **given}
         choice, opened = open_samples(task, configure(None, given).data)
         config, spec = resolve(configure(None, given), choose_task(task), opened, device)
+        if not own_frame:
+            spec.extra.pop("frame", None)
         parts = assemble(config, choice, opened, spec, world=Alone(), device=device)
         self.loop = Loop(
             config, Run.create(run, config), parts, world=Alone(), device=device, console=Console(quiet=True)

@@ -1,32 +1,30 @@
 """Time validation that counts pixels of the original images against one that counts those of the model's square.
 
-python benchmarks/speed/frame.py --device cuda --side 512 --images 128
-python benchmarks/speed/frame.py --device cpu --side 96 --images 16 --model resnet10t --batch-size 8
+    python benchmarks/speed/frame.py --device cuda --side 512 --images 128
+    python benchmarks/speed/frame.py --device cpu --side 96 --images 16 --model resnet10t --batch-size 8
 
-Both have the same model, weights and images, which are in memory; rounds alternate, and the median counts.
+Images of one size and images of several sizes, which are in memory; validation, and epochs of training steps, which are
+the same in both frames. Both have the same model, weights and images; rounds alternate, and the median counts.
 """
 
 import argparse
 import json
+import sys
 import tempfile
-import time
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
 from PIL import Image
 
-from saccade.building.build import build_model, build_task
-from saccade.data.spec import IMAGE, InputSpec
-from saccade.data.validation import Validation
-from saccade.settings import AugmentConfig, DataConfig, LossConfig, ModelConfig
 from saccade.tasks.detection.runs import pack_runs
-from saccade.tasks.opening import open_samples
-from saccade.training.parallel import World
-from saccade.training.validate import validate
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "accuracy"))
+from steps import Ours, time_in_turns
 
 HEADS = {"segment": "fpn:width=128,inner=64", "detect": "mask_rcnn:width=128,hidden=256"}
+OPTIONS = {"segment": "segment", "detect": "detect:least=0"}  # an untrained detector is unsure
+SIZES = {"one size": ((640, 480),), "several": ((640, 480), (480, 640), (500, 375), (333, 500), (640, 427))}
 
 
 def main() -> None:
@@ -34,57 +32,72 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--side", type=int, default=512, help="side of the model's square")
-    parser.add_argument("--size", type=int, nargs=2, default=(640, 480), help="width and height of the images")
-    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--images", type=int, default=64, help="of training and of validation")
     parser.add_argument("--classes", type=int, default=21)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    print(
-        f"torch {torch.__version__}, {args.device}, {args.model}, {args.images} images of {args.size}, {args.side} px"
-    )
-    print(f"{'task':10}{'square, images/s':>20}{'image, images/s':>20}{'ratio':>8}")
-    with tempfile.TemporaryDirectory() as folder:
-        root = write_set(Path(folder), args)
-        for task in HEADS:
-            square, image = compare(task, root / task, args)
-            print(f"{task:10}{square:20.1f}{image:20.1f}{image / square:8.2f}")
+    rows = []
+    for sizes in SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            root = write_set(Path(folder), sizes, args)
+            for task in HEADS:
+                for what, square, image in compare(task, root, args):
+                    rows.append(f"{task:10}{sizes:10}{what:12}{square:20.1f}{image:20.1f}{image / square:8.2f}")
+    print(f"torch {torch.__version__}, {args.device}, {args.model}, {args.images} images, {args.side} px")
+    print(f"{'task':10}{'images':10}{'':12}{'square, images/s':>20}{'image, images/s':>20}{'ratio':>8}")
+    print("\n".join(rows))
 
 
-def compare(name: str, root: Path, args: argparse.Namespace) -> tuple[float, float]:
-    """Return images a second of validation in the square, and in the image's own frame."""
-    choice, data = open_samples(name, DataConfig(path=str(root)))
-    device, runs = torch.device(args.device), []
-    for frame in ({}, {"frame": IMAGE}):
-        extra = {"fit": True, "masks": name == "detect", "least": 0.0, **frame}  # an untrained detector is unsure
-        spec = InputSpec(data.outputs, 3, args.side, [0.5] * 3, [0.5] * 3, task=name, extra=extra)
-        config = ModelConfig(name=args.model, head=HEADS[name])
-        task = build_task(build_model(config, spec, seed=0), choice, config, LossConfig(), spec, seed=0).to(device)
-        codec = choice.kind.codec(spec)
-        validation = Validation(
-            data.val, encode=codec.encoder(), framing=spec.framing, batch_size=args.batch_size, device=device,
-            keep=True, kept_on=device,
-        )  # fmt: skip
-        runs.append((task, validation, codec.expander(AugmentConfig(), LossConfig(), device=device)))
-    seconds: list[list[float]] = [[], []]
-    for _ in range(args.rounds + 1):
-        for times, (task, validation, expand) in zip(seconds, runs, strict=True):
-            validation.ready()
-            begin = time.perf_counter()
-            validate(task, validation, expand, World()).compute()
-            times.append(time.perf_counter() - begin)
-    square, image = (args.images / median(times[1:]) for times in seconds)  # the first round warms up
-    return square, image
+class Validating:
+    """Validations of a loop.
+
+    Args:
+        side: the loop that also trains.
+    """
+
+    def __init__(self, side: Ours) -> None:
+        self.loop = side.loop
+
+    def epoch(self, number: int) -> int:  # noqa: ARG002
+        """Validate and return how many images that were."""
+        self.loop.evaluate().compute()
+        return len(self.loop.parts.data.val)
 
 
-def write_set(root: Path, args: argparse.Namespace) -> Path:
+def compare(task: str, root: Path, args: argparse.Namespace) -> list[tuple[str, float, float]]:
+    """Return images a second of validation and of training, in the square and in the image's own frame."""
+    given = {
+        "data.path": str(root / task),
+        "data.img_size": args.side,
+        "data.workers": 0,
+        "data.resident": "always",
+        "model.name": args.model,
+        "model.head": HEADS[task],
+        "optim.batch_size": args.batch_size,
+        "engine.compile": False,
+    }
+    device, gpu = torch.device(args.device), args.device.startswith("cuda")
+    sides = {
+        frame: Ours(OPTIONS[task], given, root / f"{task}-{frame}", device, own_frame=frame == "image")
+        for frame in ("square", "image")
+    }
+    found = []
+    for what, timed in (("validation", {name: Validating(one) for name, one in sides.items()}), ("training", sides)):
+        speeds = time_in_turns(timed, rounds=args.rounds, gpu=gpu)["images_per_second"]
+        found.append((what, speeds["square"], speeds["image"]))
+    return found
+
+
+def write_set(root: Path, sizes: str, args: argparse.Namespace) -> Path:
     """Write images of rectangles with masks and, of the same images, lists of objects."""
-    (width, height), draws = args.size, np.random.default_rng(0)
-    for part, count in (("train", 2), ("val", args.images)):
+    draws = np.random.default_rng(0)
+    for part in ("train", "val"):
         for kind in ("segment/images", "segment/masks", "detect/images"):
             (root / kind / part).mkdir(parents=True)
         images, objects = [], []
-        for number in range(count):
+        for number in range(args.images):
+            width, height = SIZES[sizes][number % len(SIZES[sizes])]
             mask = np.zeros((height, width), np.uint8)
             images.append({"id": number, "file_name": f"images/{part}/{number}.png", "width": width, "height": height})
             for label in range(1, 11):

@@ -26,18 +26,17 @@ def freeze_lower(model: Any, share: float) -> None:
     """Freeze the first layers.
 
     Args:
-        model: a model with `group_matcher`, or with such a backbone.
+        model: a model with `group_matcher`.
         share: fraction of its layers.
     """
-    host = model if hasattr(model, "group_matcher") else getattr(model, "backbone", None)
-    if host is None or not hasattr(host, "group_matcher"):
+    if not hasattr(model, "group_matcher"):
         raise ConfigError(
             f"model.freeze = {share} needs a model with `group_matcher`, which {type(model).__name__} lacks; remove "
             "it, or train only the classifier with model.probe=true"
         )
-    layers = group_parameters(host, host.group_matcher())
+    layers = group_parameters(model, model.group_matcher())
     numbers = sorted(layers)
-    named = dict(host.named_parameters())
+    named = dict(model.named_parameters())
     for number in numbers[: round(share * (len(numbers) - 1))]:  # never the last layer, the classifier
         for name in layers[number]:
             named[name].requires_grad_(False)

@@ -37,7 +37,12 @@ def to_runs(values: np.ndarray) -> tuple[Tensor, Tensor]:
 def from_runs(values: Tensor, lengths: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the integers of runs, B, R, where padding has the length 0; B, *shape int16."""
     total = len(values) * math.prod(shape)
-    return values.flatten().repeat_interleave(lengths.flatten(), output_size=total).view(len(values), *shape)
+    values, lengths = values.flatten(), lengths.flatten()
+    if values.device.type != "cpu":
+        return values.repeat_interleave(lengths, output_size=total).view(-1, *shape)
+    return torch.from_numpy(np.repeat(values.numpy(), lengths.numpy())).view(
+        -1, *shape
+    )  # without indices of all pixels
 
 
 def pad_runs(samples: Sequence[Encoded]) -> list[Encoded]:
@@ -48,6 +53,13 @@ def pad_runs(samples: Sequence[Encoded]) -> list[Encoded]:
         runs = {name: sample[name] for name in ("mask_values", "mask_runs") if name in sample}
         padded.append(sample | {name: F.pad(part, (0, most - len(part))) for name, part in runs.items()})
     return padded
+
+
+def strips(rows: int, pixels: int) -> Iterator[slice]:
+    """Yield parts of the rows of images that fit in memory, for so many pixels a row."""
+    step = max(PIXELS // max(pixels, 1), 1)
+    for top in range(0, rows, step):
+        yield slice(top, min(top + step, rows))
 
 
 def by_size(sizes: Tensor) -> Iterator[tuple[tuple[int, int], Tensor]]:

@@ -1,6 +1,6 @@
 """In-memory cache of decoded or encoded images for small datasets; results are bit-identical."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -213,10 +213,19 @@ def framed_bytes(count: int, framing: Framing) -> int:
 
 def decoded_bytes(source: Source) -> int:
     """Estimate the size of all decoded images of a source in bytes, from a few of them."""
+    return _estimated(source, lambda index: source.read(index).nbytes)
+
+
+def encoded_bytes(source: Source, encode: Encoder) -> int:
+    """Estimate the size of all encoded samples of a source in bytes, masks and runs included, from a few of them."""
+    return _estimated(source, lambda index: sum(part.nbytes for part in encode(source.sample(index)).values()))
+
+
+def _estimated(source: Source, measure: Callable[[int], int]) -> int:
     sizes = []
     for index in range(0, len(source), -(-len(source) // SAMPLED)):
         with suppress(BadSample):
-            sizes.append(source.read(index).nbytes)
+            sizes.append(measure(index))
     return round(float(np.mean(sizes)) * len(source)) if sizes else 0
 
 

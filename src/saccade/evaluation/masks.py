@@ -9,6 +9,7 @@ from ..report.markup import Html
 from ..report.page import Section
 from ..statistics.bootstrap import Resampled, average
 from ..tasks.page import Shown
+from ..training.validate import predict_shown
 from .judge import CLEAN, Judge
 from .opening import EvaluatedModel
 from .robust import PERTURBATIONS, Condition, perturbations
@@ -64,6 +65,9 @@ class ObjectJudge(MaskJudge):
     def sections(self, source: Source) -> list[Section]:
         """Return the sections of a run's page: images, errors, curves, classes, sizes."""
         metrics, spec, task = self.metrics[CLEAN], self.model.spec, self.model.loaded.task
+        kept = predict_shown(
+            self.model.task, metrics, source, lambda batch: self.model.answer(batch, batch["image"])[0]
+        )
         shown = Shown(
             model=Html(""),
             data="",
@@ -73,7 +77,7 @@ class ObjectJudge(MaskJudge):
             metrics=task.metrics.metric_specs(spec),
             primary=task.metrics.primary_of(spec),
             scores={name: value.numpy() for name, value in metrics.scores().items()},
-            predictions={name: value.numpy() for name, value in metrics.predictions().items()},
+            predictions={name: value.numpy() for name, value in kept.items()},
             source=source,
         )
         return task.presenter(spec).sections(shown)

@@ -64,11 +64,6 @@ def _other_task(config: TrainConfig, facts: Facts) -> Change | None:
     return Change(heads, f"the recipe's head is for the task {config.task}, not for {given}")
 
 
-def _head_given(config: TrainConfig, facts: Facts) -> Change | None:
-    given = _asked(facts).given.get("model.head")
-    return None if given is None else Change({"model.cpu_head": None}, "model.head was given, for any machine")
-
-
 def _batch_given(config: TrainConfig, facts: Facts) -> Change | None:
     given = [name for name in ("optim.batch_size", "optim.lr") if name in _asked(facts).given]
     why = f"{' and '.join(given)} was given, so neither is fitted to the number of samples"
@@ -102,7 +97,6 @@ ASKED = (
     Rule("other-model", "you", ("asked",), _other_model),
     Rule("trained-model", "model", ("asked",), _trained_model),
     Rule("other-task", "you", ("asked",), _other_task),
-    Rule("head-given", "you", ("asked",), _head_given),
     Rule("batch-given", "you", ("asked",), _batch_given),
     Rule("strength-given", "you", ("asked",), _strength_given),
     Rule("length-given", "you", ("asked",), _length_given),

@@ -27,11 +27,16 @@ def leave_out(config: TrainConfig, names: Sequence[str], reason: str) -> tuple[T
 def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the settings") -> ConfigT:
     """Return a copy of a settings tree with values replaced, each checked against the tree's types.
 
+    A head without another one for CPUs is that of any machine.
+
     Args:
         values: nested, or with dotted names, or both.
         source: where the values come from, for errors; empty for what the user gave.
     """
-    return _overlay(config, _nested(values, source), source, "")
+    tree = _nested(values, source)
+    if isinstance(tree.get("model"), dict) and "head" in tree["model"]:
+        tree["model"].setdefault("cpu_head", None)
+    return _overlay(config, tree, source, "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

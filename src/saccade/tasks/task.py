@@ -217,4 +217,8 @@ class Task(nn.Module):
         """Decode a raw output, B, ..., for metrics; also that of an exported model."""
         return {"output": output}
 
+    def for_pages(self, answers: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Return what pages show of answers beside the metrics' predictions, B, ... by name."""
+        return {}
+
     # For people

@@ -59,14 +59,14 @@ def finish(loop: Loop, run: Run, parts: TrainingParts, record: dict[str, Any], *
     measured = loop.measured or loop.evaluate()
     metrics = {f"val_{name}": value for name, value in measured.compute().items()}
     measured.settle()
-    weights = loop.weights()
+    weights, predictions = loop.weights(), loop.predictions(measured)
     primary = parts.primary
     trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)
     if loop.world.is_main:
         model = loop.task.model
         names = [parts.data.val.name(int(place)) for place in measured.columns["place"]]
         save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)
-        save_tensors(run.predictions_file, {"place": measured.columns["place"], **measured.predictions()})
+        save_tensors(run.predictions_file, {"place": measured.columns["place"], **predictions})
         save_model(run.weights, weights, loop.config.model, parts.spec)
         for left in (run.last_weights, *run.path.glob(".*.safetensors.part")):  # drafts of processes that died
             left.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """The training loop: epochs, validation, and a saved state to resume from any step."""
 
 import signal
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..building.freezing import freeze_mode
+from ..data.feed import Batch
 from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..runs.run import Run
@@ -28,7 +30,7 @@ from .parallel import World, full_state_dict, summon_full_params, whole
 from .restore import RestorableStep
 from .setup import TrainingParts
 from .time_limit import TimeLimit, whole_epochs
-from .validate import validate
+from .validate import predict_shown, validate
 
 Weights = tuple[dict[str, Tensor], dict[str, int]]  # by name; and the step, epoch and total epochs
 CHECK_EVERY = 10  # steps between checks that wait for the device or other processes
@@ -236,14 +238,9 @@ class Loop(RestorableStep):
     def evaluate(self) -> Metrics:
         """Evaluate the validation samples, with the averaged weights if there are any."""
         validation = self.parts.validation
-        turn_onednn_on()
         # Buffers such as running means are taken from the first process.
         self.world.broadcast(self.task.buffers())
-        with (
-            self.average.in_place() if self.average is not None else nullcontext(),
-            summon_full_params(self.task) if self.sharded else nullcontext(),
-            self._autocast(),
-        ):
+        with self._validating():
 
             def work() -> Metrics:
                 return validate(self.task, validation, self.feed.expanding, self.world)
@@ -251,6 +248,26 @@ class Loop(RestorableStep):
             measured = work() if self.world.size > 1 else self.guard.run(work, kind="validation")
         check_bad(validation.bad, self.config.data.bad_limit * len(validation.source), of=len(validation.source))
         return measured
+
+    def predictions(self, measured: Metrics) -> dict[str, Tensor]:
+        """Return a validation's predictions for pages; all processes call this."""
+
+        def answer(batch: Batch) -> dict[str, Tensor]:
+            on_device = {name: part.to(self.device) for name, part in batch.items()}
+            return self.task.answer(self.feed.expanding.plain(on_device))
+
+        with self._validating():
+            return predict_shown(self.task, measured, self.parts.data.val, answer)
+
+    @contextmanager
+    def _validating(self) -> Iterator[None]:
+        turn_onednn_on()
+        with (
+            self.average.in_place() if self.average is not None else nullcontext(),
+            summon_full_params(self.task) if self.sharded else nullcontext(),
+            self._autocast(),
+        ):
+            yield
 
     def _stale(self) -> bool:
         patience = self.config.schedule.patience

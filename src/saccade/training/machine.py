@@ -231,16 +231,15 @@ def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data) -> Ite
 
 
 def smaller_sides(choice: TaskChoice, data: Data) -> Iterator[int]:
-    """Yield sizes below that of whole images on a CPU, the larger ones first."""
-    sides = typical_sides(data.train)
-    assert choice.kind.largest is not None
-    if sides is None:
+    """Yield sizes below that of whole images on a CPU, the larger ones first; thin details ask for more of them."""
+    sides, largest = typical_sides(data.train), choice.kind.largest
+    assert largest is not None
+    if sides is None or isinstance(data.train, Stream):
         return
-    own, _ = side_of_whole(sides[1], None, largest=choice.kind.largest, gpu=False)
-    for share in SHARES:
-        side = int(own * share) // STEP * STEP
-        if LEAST_SIDE <= side < own:
-            yield side
+    thinnest = (data.train.targets.thinnest(), None)
+    most, *_ = own = [side_of_whole(sides[1], pixels, largest=largest, gpu=False)[0] for pixels in thinnest]
+    found = {int(side * share) // STEP * STEP for side in own for share in (1, *SHARES)}
+    yield from sorted((side for side in found if LEAST_SIDE <= side < most), reverse=True)
 
 
 def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to: str) -> str:

@@ -75,10 +75,14 @@ class RestorableStep(Step):
             )
 
     def _keep_frame(self, saved: dict[str, Any]) -> None:
-        """Go on counting a run of an earlier version in the model's square."""
-        if "extra.frame" not in saved.get("spec", {}):
-            self.parts.spec.extra.pop("frame", None)
-            self.parts.identity["spec"].pop("extra.frame", None)
+        """Go on counting a run of an earlier version in the model's square, and say so."""
+        if "extra.frame" in saved.get("spec", {}) or self.parts.spec.extra.pop("frame", None) is None:
+            return
+        self.parts.identity["spec"].pop("extra.frame", None)
+        self.console.say(
+            f"{self.run.path} was started by an earlier version: its metrics still count pixels of the model's square, "
+            "so it cannot be compared with newer runs"
+        )
 
     def _refuse_to_lose(self) -> None:
         if self.run.metrics() or self.run.finished():

@@ -11,7 +11,7 @@ import torch
 from ..building.build import build_model, build_task
 from ..data.draws import GroupOrder, Order, part
 from ..data.feed import Feed, ResidentFeed
-from ..data.kept import LIMIT, CachedSource, EncodedFeed, Memory, cache_note, decoded_bytes, framed_bytes
+from ..data.kept import LIMIT, CachedSource, EncodedFeed, Memory, cache_note, decoded_bytes, encoded_bytes, framed_bytes
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
 from ..data.sides import canvas_groups
@@ -82,10 +82,11 @@ def assemble(
     ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
     made = choice.kind.codec(spec).own_batches(train, data.val, config, device=device, **ranked)
     if made is None:
-        size = framed_bytes(len(data.val), spec.framing)
+        encode, plain = choice.kind.codec(spec).encoder(), data.val.targets.in_rows
+        size = framed_bytes(len(data.val), spec.framing) if plain else encoded_bytes(data.val, encode)
         validation = Validation(
             data.val,
-            encode=choice.kind.codec(spec).encoder(),
+            encode=encode,
             framing=spec.framing,
             batch_size=_validation_batch(config, device),
             device=device,

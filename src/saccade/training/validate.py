@@ -1,10 +1,15 @@
 """Validation of a task over all processes."""
 
-import torch
+from collections.abc import Callable, Mapping
 
-from ..data.feed import Expand
+import torch
+from torch import Tensor
+
+from ..data.feed import Batch, Expand
+from ..data.source import Source
 from ..data.validation import Validation
 from ..tasks import Metrics, Task
+from ..tasks.metric import PLACE
 from .engine import uncompiled
 from .parallel import World
 
@@ -24,3 +29,27 @@ def validate(task: Task, validation: Validation, expand: Expand, world: World) -
         metrics.join(world.gather(metrics.state()))
     world.merge_from_ranks(validation.bad)
     return metrics
+
+
+@torch.no_grad()
+def predict_shown(
+    task: Task, metrics: Metrics, source: Source, answer: Callable[[Batch], Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Return predictions for pages; the few samples whose images they show are asked again, for what takes memory.
+
+    Args:
+        source: the validation samples.
+        answer: the task's answer to a batch as it is read.
+    """
+    found = metrics.predictions()
+    if "shown" not in found:
+        return found
+    assert metrics.spec is not None
+    was_training, encode = task.training, task.codec(metrics.spec).encoder()
+    task.eval()
+    places = metrics.columns[PLACE][found["shown"]].tolist()
+    with uncompiled():
+        batches = (encode.collate([encode(source.sample(place))]) for place in places)
+        parts = [task.for_pages(answer(batch), batch) for batch in batches]
+    task.train(was_training)
+    return found | {name: torch.cat([part[name].cpu() for part in parts]) for name in parts[0]}

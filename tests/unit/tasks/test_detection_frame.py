@@ -1,6 +1,7 @@
 """Metrics of detection are in the pixels of the original images: those that pycocotools gives for predicted files."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +9,15 @@ import torch
 from PIL import Image
 from torch import nn
 
+import saccade
+from saccade.comparison.conclude.evidence import read_evidence, same_samples
+from saccade.data import frame
 from saccade.data.frame import from_runs
 from saccade.data.spec import InputSpec
 from saccade.deployment.predict import Prediction, Predictions
 from saccade.deployment.writers import write_predictions
+from saccade.evaluation.opening import EvaluationError
+from saccade.runs.run import RunError
 from saccade.settings import DataConfig
 from saccade.tasks import Detect
 from saccade.tasks.detection import masks
@@ -20,9 +26,11 @@ from saccade.tasks.detection.regions import to_mask
 from saccade.tasks.detection.runs import pack_runs
 from saccade.tasks.opening import open_samples
 from support.coco import coco_stats
+from support.frames import without_frame
 
 SIZES = ((133, 61), (70, 121), (64, 64), (99, 100), (51, 40), (160, 45))  # width and height as shown
 SIDE, CELLS = 64, 14
+COLOURS = np.array([[230, 60, 30], [40, 90, 220]], dtype=np.uint8)
 TURNED = 1  # this image is stored turned, and shown upright by its EXIF
 
 
@@ -49,14 +57,18 @@ def drawn(tmp_path_factory):
         (root / "images" / part).mkdir(parents=True)
     for number, size in enumerate(SIZES):
         draws = np.random.default_rng(number)
-        image, exif = Image.fromarray(draws.integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)), Image.Exif()
+        things = draw_objects(draws, size)
+        pixels = draws.integers(0, 60, (size[1], size[0], 3)).astype(np.uint8)
+        for place, (_, mask) in enumerate(things):
+            pixels[mask] = COLOURS[place % 2]
+        image, exif = Image.fromarray(pixels), Image.Exif()
         if number == TURNED:
             image, exif[0x0112] = image.transpose(Image.Transpose.ROTATE_90), 6
         name = f"images/val/{number}.jpg"
         image.save(root / name, exif=exif)
         image.save(root / name.replace("val", "train"), exif=exif)
         images.append({"id": number, "file_name": name, "width": size[0], "height": size[1]})
-        for place, (box, mask) in enumerate(draw_objects(draws, size)):
+        for place, (box, mask) in enumerate(things):
             runs = {"size": list(mask.shape), "counts": pack_runs(mask)}
             one = {"id": len(annotations) + 1, "image_id": number, "category_id": place % 2 + 1, "bbox": box}
             annotations.append(one | {"iscrowd": int(place == 3), "segmentation": runs, "area": int(mask.sum())})
@@ -114,6 +126,55 @@ def measure(spec, batch, output):
     return metrics
 
 
+def compare_with_file(predictions, folder, whole, numbers):
+    """Compare metrics with pycocotools' of a file of predictions; return its average precision of masks."""
+    write_predictions(predictions, out=folder / "p.json", form="coco")
+    written = json.loads((folder / "p.json").read_text())
+    ids = {Path(one["file_name"]).name: one["id"] for one in whole["images"]}
+    known = {one["id"]: ids[Path(one["file_name"]).name] for one in written["images"]}
+    said = [{**one, "image_id": known[one["image_id"]]} for one in written["annotations"]]
+    for start, kind, other in (("", "bbox", "segmentation"), ("mask_", "segm", "bbox")):
+        stats = coco_stats(whole, [{k: v for k, v in one.items() if k != other} for one in said], kind)
+        for place, name in enumerate(("ap", "ap50", "ap75", "ap_small", "ap_medium")):
+            want = max(stats[place], 0.0)  # pycocotools gives -1 where there are no objects of a size
+            assert numbers[f"{start}{name}"] == pytest.approx(want, abs=1e-3), f"{start}{name}"
+        assert numbers[f"{start}ar"] == pytest.approx(stats[8], abs=1e-3)
+    return stats[0]
+
+
+@pytest.fixture(scope="module")
+def trained(drawn, tmp_path_factory):
+    settings = {
+        "model.head": "mask_rcnn:width=32,hidden=64,sampled=64,proposals=100",
+        "keep.ema": None,
+        "data.workers": 0,
+        "schedule.warmup": 0,
+        "keep.evaluate_every": 100,
+        "augment.flip": 0.0,
+        "augment.jitter": 0.0,
+    }
+    return saccade.train(
+        str(drawn[0]), task="detect:least=0.01", model="resnet10t", epochs=45, batch_size=2, lr=3e-3, img_size=SIDE,
+        out=tmp_path_factory.mktemp("trained") / "run", device="cpu", settings=settings, quiet=True,
+    )  # fmt: skip
+
+
+def test_metrics_of_a_run_are_those_of_its_predicted_file(drawn, trained, tmp_path):
+    (root, whole), run = drawn, trained
+    numbers = {name.removeprefix("val_"): value for name, value in run.metrics.items()}
+    assert compare_with_file(saccade.predict(run.path, root / "images" / "val"), tmp_path, whole, numbers) > 0.005
+    assert saccade.evaluate(run.path, quiet=True).metrics()["mask_ap"] == pytest.approx(numbers["mask_ap"])
+
+
+def test_runs_of_different_frames_are_not_evaluated_or_compared_together(trained, tmp_path):
+    earlier = without_frame(trained.path, tmp_path)
+    with pytest.raises(EvaluationError, match="count pixels of the model's square, as earlier versions did"):
+        saccade.evaluate([earlier, trained.path], quiet=True)
+    arms = {name: read_evidence({0: path}) for name, path in (("base", earlier), ("other", trained.path))}
+    with pytest.raises(RunError, match="runs of base count pixels of the model's square"):
+        same_samples(arms)
+
+
 @pytest.mark.parametrize("extra", [{}, {"longest": 100}], ids=["square", "sides"])
 def test_average_precision_is_that_of_the_predicted_file(drawn, extra, tmp_path, monkeypatch):
     root, whole = drawn
@@ -130,27 +191,14 @@ def test_average_precision_is_that_of_the_predicted_file(drawn, extra, tmp_path,
         Prediction(name, presenter.describe(codec.unframe(row, sizes[name])))
         for name, row in zip(names, rows, strict=True)
     )
-    write_predictions(Predictions(answers, Detect, spec), out=tmp_path / "p.json", form="coco")
-    written = json.loads((tmp_path / "p.json").read_text())
-    ids = {one["file_name"]: one["id"] for one in whole["images"]}
-    known = {one["id"]: ids[one["file_name"]] for one in written["images"]}
-    said = [{**one, "image_id": known[one["image_id"]]} for one in written["annotations"]]
-    by_mask = coco_stats(whole, [{k: v for k, v in one.items() if k != "bbox"} for one in said], "segm")
-    boxes = [one | {"area": one["bbox"][2] * one["bbox"][3]} for one in whole["annotations"]]
-    by_box = coco_stats(
-        whole | {"annotations": boxes}, [{k: v for k, v in one.items() if k != "segmentation"} for one in said], "bbox"
-    )
-    assert 0.2 < by_mask[0] < 0.9
-    for start, stats in (("", by_box), ("mask_", by_mask)):
-        for place, name in enumerate(("ap", "ap50", "ap75", "ap_small", "ap_medium")):
-            assert numbers[f"{start}{name}"] == pytest.approx(stats[place], abs=1e-3), f"{start}{name}"
-        assert numbers[f"{start}ar"] == pytest.approx(stats[8], abs=1e-3)
+    by_mask = compare_with_file(Predictions(answers, Detect, spec), tmp_path, whole, numbers)
+    assert 0.2 < by_mask < 0.9
 
     square = measure(make_spec(), batch, output).compute()  # as earlier versions counted
-    assert abs(square["mask_ap"] - by_mask[0]) > 0.01
+    assert abs(square["mask_ap"] - by_mask) > 0.01
 
     monkeypatch.setattr(masks, "inside_boxes", masks.in_strips)  # as on a GPU
-    monkeypatch.setattr(masks, "PIXELS", 20 * 5 * 150)  # some rows at a time
+    monkeypatch.setattr(frame, "PIXELS", 20 * 5 * 150)  # some rows at a time
     assert measure(spec, batch, output).compute() == pytest.approx(numbers, abs=1e-3)
 
 
@@ -160,7 +208,7 @@ def test_pages_show_boxes_and_areas_of_the_original_images(drawn):
     _, batch = read_batch(root, spec)
     kept = measure(spec, batch, answer(batch)).predictions()
     assert kept["side"].tolist() == [0]  # no square to map them from
-    areas = [one["bbox"][2] * one["bbox"][3] for one in whole["annotations"]]
+    areas = [one["area"] for one in whole["annotations"]]
     assert kept["objects"][:, :5, AREA].flatten().tolist() == areas
     assert kept["answers"][0, :, 2].max() > SIDE
 

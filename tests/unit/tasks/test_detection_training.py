@@ -191,7 +191,7 @@ def test_recipes_of_papers_name_detectors_that_exist():
 def test_trained_weights_are_tuned_by_a_recipe_of_their_own():
     assert default_recipe({"task": "detect"}) == "detect"
     assert default_recipe({"task": "detect:least=0.1", "model.checkpoint": "weights"}) == "detect_finetune"
-    assert default_recipe({"task": "segment", "model.pretrained": True}) == "segment"
+    assert default_recipe({"task": "segment", "model.pretrained": True}) == "segment_finetune"
     assert default_recipe({"model.pretrained": True}) == "finetune"
     config = configure(None, {"task": "detect", "model.checkpoint": "w", "model.name": "tf_efficientnet_lite0"})
     assert config.model.keep_statistics

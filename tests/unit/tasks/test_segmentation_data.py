@@ -394,3 +394,15 @@ def test_the_thinnest_class_is_measured_by_area_and_border(tmp_path):
     assert targets.thinnest() == 2.0
     save_mask(tmp_path / "0.png", np.zeros((10, 10), np.uint8))
     assert targets.thinnest() is None
+
+
+def test_stray_pixels_are_no_thin_class(tmp_path):
+    mask = np.zeros((200, 200), np.uint8)
+    mask[50:100, 50:100] = 1
+    mask[10, 10] = 2
+    save_mask(tmp_path / "0.png", mask)
+    targets = make_targets(tmp_path, ["0.png"], classes=None, given=["ground", "block", "stray"])
+    assert targets.thinnest() == 2 * 50 * 50 / 200
+    mask[10, 10:18] = 2  # a wire of one pixel
+    save_mask(tmp_path / "0.png", mask)
+    assert targets.thinnest() == pytest.approx(2 * 8 / 18)

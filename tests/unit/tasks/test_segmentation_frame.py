@@ -1,7 +1,7 @@
 """Answers and metrics of segmentation are in the pixels of the original images."""
 
 import json
-import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import saccade
 from saccade.comparison.conclude.evidence import read_evidence, same_samples
 from saccade.data import frame
 from saccade.data.frame import by_size, from_runs, pad_runs, to_runs
+from saccade.data.kept import encoded_bytes
 from saccade.data.spec import InputSpec
 from saccade.deployment.judge import measure
 from saccade.deployment.predictor import open_predictor
@@ -21,10 +22,13 @@ from saccade.deployment.verify import gather
 from saccade.deployment.writers import write_predictions
 from saccade.evaluation.opening import EvaluationError
 from saccade.runs.run import Run, RunError
-from saccade.runs.weights import save_tensors
+from saccade.settings import DataConfig
 from saccade.tasks import Segment
+from saccade.tasks.opening import open_samples
 from saccade.tasks.segmentation import testing
 from saccade.tasks.segmentation.metrics import borders, confusions, mean_iou
+from saccade.training.restore import RestorableStep
+from support.frames import without_frame
 from support.masks import make_pair, save_mask
 
 SIZES = ((61, 37), (40, 90), (33, 33), (57, 128))  # width and height; the square's side is 32
@@ -66,7 +70,19 @@ def test_images_are_grouped_by_size_and_bounded(monkeypatch):
     assert found == [((3, 4), [0, 2]), ((3, 4), [4]), ((5, 9), [1]), ((4, 3), [3])]
 
 
-def test_borders_are_what_is_near_another_class_or_the_edge():
+def test_memory_for_validation_images_counts_their_masks_and_runs(tmp_path):
+    _, data = open_samples("segment", DataConfig(path=str(make_set(tmp_path))))
+    spec = InputSpec(
+        ("a", "b", "c"), 3, SIDE, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True, "frame": "image"}
+    )
+    encode = Segment.codec(spec).encoder()
+    sizes = [sum(part.nbytes for part in encode(data.val.sample(place)).values()) for place in range(4)]
+    assert encoded_bytes(data.val, encode) == sum(sizes) > 4 * (3 + 2) * SIDE**2
+
+
+@pytest.mark.parametrize("rows", [1, 5, 31, 1000])
+def test_borders_are_what_is_near_another_class_or_the_edge(rows, monkeypatch):
+    monkeypatch.setattr(frame, "PIXELS", rows * 2 * 119)
     draws = np.random.default_rng(0)
     answer, truth = (draws.integers(0, 3, (2, 12, 17)).repeat(6, 1).repeat(7, 2) for _ in range(2))
     truth[:, 30:40, 20:60] = -1
@@ -88,7 +104,7 @@ def test_borders_are_what_is_near_another_class_or_the_edge():
 def test_confusions_count_pixels_in_strips_too(monkeypatch):
     draws = np.random.default_rng(0)
     answer, truth = draws.integers(0, 4, (3, 20, 30)), draws.integers(-1, 4, (3, 20, 30))
-    monkeypatch.setattr("saccade.tasks.segmentation.metrics.PIXELS", 3 * 30 * 7)
+    monkeypatch.setattr(frame, "PIXELS", 3 * 30 * 7)
     found = confusions(torch.from_numpy(answer), torch.from_numpy(truth), 4)
     for one, mine, real in zip(found, answer, truth, strict=True):
         counted = real >= 0
@@ -183,20 +199,7 @@ def test_explained_answer_covers_the_image_without_padding(trained):
 @pytest.fixture(scope="module")
 def earlier(trained, tmp_path_factory):
     """The run as an earlier version left it, which counted in the square."""
-    run = shutil.copytree(trained[1].path, tmp_path_factory.mktemp("earlier") / "run")
-    for file in ("model.safetensors", "scores.safetensors"):
-        _forget(run / file)
-    return run
-
-
-def _forget(file):
-    from safetensors import safe_open
-
-    with safe_open(file, framework="pt") as opened:
-        about = json.loads(opened.metadata()["saccade"])
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, it is no mapping
-    assert (about.get("spec") or about)["extra"].pop("frame") == "image"
-    save_tensors(file, tensors, metadata={"saccade": json.dumps(about)})
+    return without_frame(trained[1].path, tmp_path_factory.mktemp("earlier"))
 
 
 def test_run_of_an_earlier_version_is_measured_as_it_was(trained, earlier):
@@ -208,6 +211,18 @@ def test_run_of_an_earlier_version_is_measured_as_it_was(trained, earlier):
     arms = {name: read_evidence({0: path}) for name, path in (("base", earlier), ("other", trained[1].path))}
     with pytest.raises(RunError, match="runs of base count pixels of the model's square"):
         same_samples(arms)
+
+
+def test_resumed_run_of_an_earlier_version_keeps_its_frame_and_says_so():
+    said: list[str] = []
+    for frames, left in (({}, 1), ({"extra.frame": "digest"}, 0), ({}, 0)):
+        spec = InputSpec(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3, extra={"frame": "image"} if frames or left else {})
+        parts = SimpleNamespace(spec=spec, identity={"spec": {"extra.frame": "digest"}})
+        step = SimpleNamespace(parts=parts, run=SimpleNamespace(path="RUN"), console=SimpleNamespace(say=said.append))
+        RestorableStep._keep_frame(step, {"spec": frames})
+        assert ("frame" in spec.extra) is bool(frames)
+        assert len(said) == 1
+    assert said[0].startswith("RUN was started by an earlier version: its metrics still count pixels of the model's")
 
 
 def test_unknown_frame_is_refused():

@@ -93,12 +93,22 @@ def test_a_cpu_gets_a_light_head_unless_one_is_named(recipe, given, gpu, head):
     assert (found.head, found.cpu_head) == (head or config.model.head, None)  # None: as in the recipe
 
 
-def test_batches_of_larger_images_keep_their_number_of_pixels():
-    large = SetFacts("segment", samples=10_000, side=1024, longer=2048, thinnest=8.0, largest=512)
+def test_a_head_laid_over_finished_settings_is_kept_on_a_cpu():
+    facts = Facts(machine=MachineFacts(gpu=False, cores=2))
+    for values in ({"model.head": "upernet:width=32,aux=0"}, {"model": {"head": "upernet:width=32,aux=0"}}):
+        config = overlay(configure(None, {"task": "segment"}), values)
+        assert decide(config, facts, FOUND).model.head == "upernet:width=32,aux=0"
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "rate", "own_rate"), [("segment", 8, 5e-4, 1e-3), ("detect", 2, 2.5e-4, 5e-4)]
+)
+def test_batches_of_larger_images_keep_their_number_of_pixels(task, batch, rate, own_rate):
+    large = SetFacts(task, samples=10_000, side=1024, longer=2048, thinnest=8.0, largest=512)
     facts = Facts(data=large, model=ModelFacts("glnet_nano"), machine=MachineFacts(gpu=True, cores=2))
-    for given, batch, rate in (({}, 8, 5e-4), ({"optim.batch_size": 32}, 32, 1e-3)):
-        config = decide(configure(None, {"task": "segment", **given}), facts, FOUND)
-        assert (config.data.img_size, config.optim.batch_size, config.optim.lr) == (1024, batch, rate)
+    for given, want in (({}, (1024, batch, rate)), ({"optim.batch_size": 32}, (1024, 32, own_rate))):
+        config = decide(configure(None, {"task": task, **given}), facts, FOUND)
+        assert (config.data.img_size, config.optim.batch_size, config.optim.lr) == want
 
 
 def test_unreadable_images_do_not_count_and_none_at_all_leave_the_usual_size(tmp_path):

@@ -39,7 +39,7 @@ def make_task(weights, **model):
 def test_trained_weights_choose_the_recipe_unless_the_task_or_the_user_does(weights):
     assert default_recipe({"model.checkpoint": "x"}) == default_recipe({"model.pretrained": True}) == "finetune"
     assert default_recipe({}) == "small"
-    assert default_recipe({"task": "segment", "model.pretrained": True}) == "segment"
+    assert default_recipe({"task": "segment", "model.pretrained": True}) == "segment_finetune"
     assert configure(None, {"model.checkpoint": str(weights)}).recipe == "finetune"
     assert configure("quick", {"model.checkpoint": str(weights)}).recipe == "quick"
 

@@ -14,15 +14,17 @@ from saccade.cli import main
 from saccade.comparison.run.worker import probe
 from saccade.data.validation import Validation
 from saccade.runs.state import load_state
-from saccade.settings import ConfigError
+from saccade.settings import ConfigError, DataConfig
 from saccade.support.durations import BudgetError
+from saccade.tasks.opening import open_samples
 from saccade.training import defaults, machine
 from saccade.training import pace as paces
 from saccade.training.console import Console
 from saccade.training.loop import Interrupted, Loop
+from saccade.training.machine import smaller_sides
 from saccade.training.pace import Pace
 from saccade.training.recipes import configure
-from support.masks import make_masks
+from support.masks import make_masks, save_mask
 from support.training import TINY, tiny
 
 FAST = Pace(startup=0.0, step=0.001, validation=0.0, steps=4)
@@ -172,6 +174,16 @@ def test_what_was_named_is_left_as_it_is(asked, given, recipe):
     seen, (config, said) = asked(given, recipe=recipe, pace=lambda _: SLOW)
     assert (seen, said) == ([], [])
     assert config == configure(recipe, given)
+
+
+@pytest.mark.parametrize(("thickness", "sides"), [(60, [192, 128]), (3, [352, 256, 224, 192, 128])])
+def test_sizes_to_try_on_a_cpu_begin_below_what_thin_details_ask_for(thickness, sides, tmp_path):
+    root = make_masks(tmp_path, size=(480, 360))
+    for file in (root / "masks" / "train").iterdir():
+        mask = np.zeros((360, 480), np.uint8)
+        mask[:100], mask[200 : 200 + thickness] = 2, 1
+        save_mask(file, mask)
+    assert list(smaller_sides(*open_samples("segment", DataConfig(path=str(root))))) == sides
 
 
 def test_a_dense_task_gets_a_time_by_its_images_and_a_smaller_model_before_smaller_images(asked, tmp_path):

@@ -237,7 +237,7 @@ TINY = {
         ("glnet", "glnet_paper", "token_label", "token_label_paper", "quick", "small", "cifar", "finetune"), GLNET
     ),
     **dict.fromkeys(("nommer", "nommer_21k", "nommer_finetune"), NOMMER_SMALL),
-    **dict.fromkeys(("segment", "segment_glnet_fpn", "segment_glnet_upernet"), GLNET),
+    **dict.fromkeys(("segment", "segment_finetune", "segment_glnet_fpn", "segment_glnet_upernet"), GLNET),
     **dict.fromkeys(("detect", "detect_1x", "detect_finetune", "detect_lsj"), GLNET),
     "detect_3x": NOMMER_SMALL,
     "segment_cb": COLUMN | {"depth": 4},

@@ -10,7 +10,11 @@ from saccade.cli import main
 from saccade.comparison.plan.tuned import _settings
 from saccade.runs.run import RunError
 from saccade.settings import ConfigError, flatten, overlay, parse_settings
+from saccade.settings.decisions import decide
+from saccade.settings.facts import Facts, MachineFacts
+from saccade.settings.fitting import FOUND
 from saccade.support.durations import BudgetError
+from saccade.tasks.metric import MetricSpec
 from saccade.tasks.opening import open_samples
 from saccade.training.pace import Pace
 from saccade.training.parallel import local_device
@@ -168,6 +172,16 @@ def test_the_command_that_a_search_prints_trains_what_it_tried(model, given, tmp
     leaves, wanted = flatten(trained), flatten(tried) | best.values
     wanted |= {"data.train_limit": given.get("data.train_limit")}
     assert {name: value for name, value in leaves.items() if value != wanted[name]} == {"recipe": str(found.recipe)}
+
+
+def test_a_recipe_tuned_over_heads_trains_with_the_best_one_on_a_cpu(tmp_path):
+    config, head = configure(None, {"task": "segment"}), "upernet:width=32,aux=0"
+    best = Attempt("base", 0, {"model.head": head}, 0, 1, Trial(0.5))
+    folder = {"path": tmp_path, "recipe": tmp_path / "tuned.yaml", "trials": 1, "seconds": 1.0, "edges": {}}
+    found = Tuned(settings=best.values, score=0.5, own_score=None, metric="miou", **folder)
+    found.recipe.write_text(recipe_text({}, config, config, found, best, MetricSpec("miou", "mean IoU")))
+    facts = Facts(machine=MachineFacts(gpu=False, cores=2))
+    assert decide(configure(str(found.recipe), {}), facts, FOUND).model.head == head
 
 
 @pytest.mark.parametrize(("values", "rate"), [({"optim.weight_decay": 0.1}, None), ({"optim.lr": 0.01}, 0.01)])

@@ -187,7 +187,9 @@ def _add(listed: ObjectList, name: str, one: Mapping[str, Any], label: str, file
     except OverflowError:
         left, top, width, height = (math.inf,) * 4
     region, wrong = clean_region(one.get("segmentation"))
-    listed.add(name, ListedObject(label, (left, top, left + width, top + height), bool(crowd), region))
+    area: Any = one.get("area")
+    area = float(area) if type(area) in (int, float) and 0 < area < math.inf else 0.0
+    listed.add(name, ListedObject(label, (left, top, left + width, top + height), bool(crowd), region, area))
     if wrong is not None:
         fallback = "its box is used" if region is None else "its other polygons are used"
         listed.remark(name, f"a {label}: {wrong}; {fallback}")

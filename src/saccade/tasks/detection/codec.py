@@ -22,7 +22,7 @@ class DetectionCodec(Codec):
     """Encodes images and objects, and decodes outputs."""
 
     output = "objects"
-    target_names = ("boxes", "labels", "crowd", "mask", "own_boxes", "mask_values", "mask_runs")
+    target_names = ("boxes", "labels", "crowd", "mask", "own_boxes", "areas", "mask_values", "mask_runs")
 
     def encoder(self, augment: AugmentConfig | None = None) -> Encoder:
         """Return the encoder of images and objects; crops of squares are made on the device."""

@@ -36,6 +36,8 @@ class BoxTargets(Targets):
         boxes: corners in pixels of the image, K, 4 float32.
         labels: classes, K int64.
         crowd: crowd regions without single objects, K bool.
+        areas: areas in pixels by the annotations, K float64; 0 if not listed. COCO's small, medium and large objects
+            are of these areas, not of their boxes'.
         regions: masks in COCO's format (polygons or RLE); None without masks.
         names: names of the images, for messages.
         sizes: heights and widths of the images by their annotations, M, 2 int64; 0 if missing.
@@ -53,6 +55,7 @@ class BoxTargets(Targets):
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), dtype=np.float32))
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     crowd: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    areas: np.ndarray = field(default_factory=lambda: np.zeros(0))
     regions: "Sequence[Any] | None" = None
     names: "Sequence[str] | Names" = ()
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
@@ -82,7 +85,10 @@ class BoxTargets(Targets):
         count, most = here.stop - here.start, self.most
         boxes, labels, crowd = np.zeros((most, 4), np.float32), np.full(most, -1, np.int64), np.zeros(most, bool)
         boxes[:count], labels[:count], crowd[:count] = self.boxes[here], self.labels[here], self.crowd[here]
-        found = {"boxes": boxes, "labels": labels, "crowd": crowd, "listed_size": self._listed_size(index)}
+        areas = np.zeros(most)
+        areas[:count] = self.areas[here] if len(self.areas) else 0.0
+        found = {"boxes": boxes, "labels": labels, "crowd": crowd, "areas": areas}
+        found["listed_size"] = self._listed_size(index)
         return found if self.regions is None else found | {"regions": self.regions[here], "layers": self.layers}
 
     def _listed_size(self, index: int) -> tuple[int, int] | None:
@@ -241,8 +247,8 @@ class ObjectEncoder(ImageEncoder):
     A map is 1 at the first object, 2 at the second and so on, 0 at none, and -1 outside of the image.
 
     Args:
-        own: also give the objects in pixels of the original image: `own_boxes`, and the maps at its size as runs,
-            `mask_values` and `mask_runs`.
+        own: also give the objects in pixels of the original image: `own_boxes`, their listed `areas`, and the maps at
+            its size as runs, `mask_values` and `mask_runs`.
     """
 
     own: bool = False
@@ -251,7 +257,7 @@ class ObjectEncoder(ImageEncoder):
         """Return a sample as tensors, with boxes clipped to the image."""
         target, size = sample.target, sample.inputs["image"].shape[:2]
         if isinstance(target, Mapping):
-            target = dict(target)
+            target = {name: value for name, value in target.items() if self.own or name != "areas"}
             if (reason := _other_size(target.pop("listed_size", None), size)) is not None:
                 raise BadSample(sample.name, reason, "size")
             target["boxes"] = _cut(target["boxes"], target["labels"] >= 0, size, name=sample.name)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from ...data.frame import strips
 from .regions import to_mask
 from .runs import pack_runs
 
@@ -32,9 +33,12 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Te
     down = (torch.arange(height, device=boxes.device) + 0.5)[None]
     x = (across - left[:, None]) / (right - left).clamp(min=1e-3)[:, None] * 2 - 1
     y = (down - top[:, None]) / (bottom - top).clamp(min=1e-3)[:, None] * 2 - 1
-    grid = torch.stack([x[:, None].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], dim=-1)
-    pasted = F.grid_sample(masks[:, None].float(), grid, align_corners=False)[:, 0]
-    return pasted >= THRESHOLD
+    found = torch.empty(len(masks), height, width, dtype=torch.bool, device=boxes.device)
+    for part in strips(height, len(masks) * width):
+        rows = y[:, part, None]
+        grid = torch.stack([x[:, None].expand(-1, rows.shape[1], -1), rows.expand(-1, -1, width)], dim=-1)
+        found[:, part] = F.grid_sample(masks[:, None].float(), grid, align_corners=False)[:, 0] >= THRESHOLD
+    return found
 
 
 def paste_part(mask: Tensor, box: Tensor, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:

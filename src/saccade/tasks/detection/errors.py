@@ -18,7 +18,6 @@ KINDS = {
     NOTHING: ("Background", "not on any object"),
 }
 ENOUGH, NEAR = 0.5, 0.1  # IoU of a correct prediction, and of a badly located one
-SHOWN_MASKS = 20  # most masks shown in an image
 KIND = 6  # column of the type, after box, score and class
 FOUND, AREA = 1, 2  # columns of an object, after its class: score of its match, 0 if missed; area in pixels
 
@@ -27,7 +26,7 @@ class ShownMetrics(DetectionMetrics):
     """Collects errors and predictions for pages, besides the metrics' records."""
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the records, `answers` (B, K, 7), `objects` (B, N, 3) and the `masks` with the highest scores."""
+        """Return the records, `answers` (B, K, 7) and `objects` (B, N, 3)."""
         answers, batch = self.in_frame(answers, batch)
         found = self.records(answers, batch)
         kinds, scores = [], []
@@ -41,23 +40,22 @@ class ShownMetrics(DetectionMetrics):
         parts = [answers["boxes"], answers["scores"][..., None], answers["labels"][..., None]]
         found["answers"] = torch.cat([*(one.float().cpu() for one in parts), torch.stack(kinds)[..., None].float()], -1)
         labels = torch.where(batch["crowd"].bool(), -1, batch["labels"]).float().cpu()
-        area = (areas(batch["boxes"].float()) / self.scales(batch)[:, None] ** 2).float().cpu()
-        found["objects"] = torch.stack([labels, torch.stack(scores), area], -1)
-        found["side"] = torch.full((len(area),), 0 if self.own_frame else self.side(batch))
-        if "masks" in answers:
-            found["masks"] = (255 * answers["masks"][:, :SHOWN_MASKS]).to(torch.uint8).cpu()
-        return found
+        area = areas(batch["boxes"].float()) / self.scales(batch)[:, None] ** 2
+        if self.own_frame:
+            area = torch.where(batch["areas"] > 0, batch["areas"], area)
+        found["objects"] = torch.stack([labels, torch.stack(scores), area.float().cpu()], -1)
+        return found | {"side": torch.full((len(area),), 0 if self.own_frame else self.side(batch))}
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return every sample's average precision, predictions and objects, and the masks to show."""
+        """Return every sample's average precision, predictions and objects, and the samples to show."""
         kept = super().predictions()
         objects, answers = self.columns["objects"], self.columns["answers"]
         empty = (objects[..., 0] < 0).all(1)
         sure = (answers[..., 4] >= ENOUGH).any(1)
         kept["ap"] = torch.where(empty, (~sure).float(), kept["ap"])  # no objects and no predictions: perfect
         kept["side"] = self.columns["side"][:1]
-        kept |= {"answers": answers, "objects": objects, "shown": torch.from_numpy(choose_shown(kept["ap"].numpy()))}
-        return kept | ({"masks": self.columns["masks"][kept["shown"]]} if "masks" in self.columns else {})
+        shown = torch.from_numpy(choose_shown(kept["ap"].numpy()))
+        return kept | {"answers": answers, "objects": objects, "shown": shown}
 
 
 def classify_errors(

@@ -108,6 +108,7 @@ def make_targets(listed: ObjectList, classes: Sequence[str]) -> BoxTargets:
         boxes=np.array([thing.box for thing in things], dtype=np.float32).reshape(-1, 4),
         labels=np.array([number[thing.label] for thing in things], dtype=np.int64),
         crowd=np.array([thing.crowd for thing in things], dtype=bool),
+        areas=np.array([thing.area for thing in things], dtype=np.float64),
         regions=[thing.region for thing in things] if any(thing.region is not None for thing in things) else None,
         names=Names(names),
         sizes=np.array([listed.sizes.get(name, (0, 0)) for name in names], dtype=np.int64).reshape(-1, 2),

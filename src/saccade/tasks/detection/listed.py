@@ -17,12 +17,13 @@ LARGEST = 16 << 20  # largest text file in bytes
 
 @dataclass(frozen=True)
 class ListedObject:
-    """An annotated object: class, box, whether it is a crowd, and its mask in COCO's format."""
+    """An annotated object: class, box, whether it is a crowd, its mask in COCO's format, and its listed area."""
 
     label: str
     box: Box
     crowd: bool = False
     region: Any = None
+    area: float = 0.0  # in pixels; 0 if it is not listed
 
 
 @dataclass

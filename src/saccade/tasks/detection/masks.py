@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
+from ...data.frame import strips
 from .drawing import paste_masks, paste_part
 from .objects import unpack_masks
-
-PIXELS = 2**22  # most pixels of masks in memory
 
 Counted = tuple[Tensor, Tensor, Tensor]  # intersections of predictions and objects, K, N, and the areas of both
 
@@ -34,11 +33,10 @@ def in_strips(maps: Tensor, numbers: Tensor, masks: Tensor, boxes: Tensor) -> Co
     height, width = maps.shape[-2:]
     shared = torch.zeros(len(masks), len(numbers), dtype=torch.float64, device=maps.device)
     own, theirs = shared.new_zeros(len(masks)), shared.new_zeros(len(numbers))
-    step = max(PIXELS // ((len(masks) + len(numbers) + 1) * width), 1)
-    for top in range(0, height, step):
-        rows = min(step, height - top)
-        pasted = paste_masks(masks, boxes - boxes.new_tensor([0, top, 0, top]), (rows, width)).flatten(1).float()
-        real = unpack_masks(maps[:, top : top + rows], numbers).flatten(1).float()
+    for part in strips(height, (len(masks) + len(numbers) + 1) * width):
+        moved = boxes - boxes.new_tensor([0, part.start, 0, part.start])
+        pasted = paste_masks(masks, moved, (part.stop - part.start, width)).flatten(1).float()
+        real = unpack_masks(maps[:, part], numbers).flatten(1).float()
         shared += (pasted @ real.T).double()
         own += pasted.sum(1).double()
         theirs += real.sum(1).double()
@@ -49,11 +47,18 @@ def inside_boxes(maps: Tensor, numbers: Tensor, masks: Tensor, boxes: Tensor) ->
     """Count inside the box of one mask after the other."""
     bins = int(numbers.max()) + 2 if len(numbers) else 2  # outside, no object, objects
     shared = torch.zeros(len(masks), len(numbers), dtype=torch.float64)
-    own, maps = shared.new_zeros(len(masks)), maps.int() + 1  # int32, which is counted fastest
+    own, theirs = shared.new_zeros(len(masks)), shared.new_zeros(len(numbers))
+
+    def count(layer: Tensor, part: Tensor | int = 1) -> Tensor:
+        codes = (layer.int() + 1) * part  # int32, which is counted fastest
+        return codes.flatten().bincount(minlength=bins)[numbers + 1]
+
     for place, (mask, box) in enumerate(zip(masks, boxes, strict=True)):
         part, (top, left) = paste_part(mask, box, (maps.shape[1], maps.shape[2]))
         own[place] = part.sum()
-        for layer in maps[:, top : top + part.shape[0], left : left + part.shape[1]]:
-            shared[place] += (layer * part).flatten().bincount(minlength=bins)[numbers + 1]
-    theirs = maps.flatten().bincount(minlength=bins)[numbers + 1]
-    return shared, own, theirs.double()
+        for rows in strips(*part.shape):
+            here = slice(top + rows.start, top + rows.stop), slice(left, left + part.shape[1])
+            shared[place] += sum(count(layer[here], part[rows]) for layer in maps)
+    for rows in strips(maps.shape[1], maps.shape[0] * maps.shape[2]):
+        theirs += count(maps[:, rows])
+    return shared, own, theirs

@@ -115,6 +115,7 @@ class DetectionMetrics(Metrics):
                 "crowd": batch["crowd"][place][there].cpu().numpy(),
                 "rows": len(labels),
                 "scale": scales[place],
+                "listed": batch["areas"][place][there].cpu().numpy() if self.own_frame else 0.0,
             }
             truth = truth[there]
             if self.own_frame:
@@ -152,6 +153,7 @@ def _record(
     crowd: np.ndarray,
     rows: int,
     scale: float,
+    listed: np.ndarray | float,
 ) -> np.ndarray:
     """Return the record of an image.
 
@@ -163,11 +165,13 @@ def _record(
         crowd: which objects are crowd regions.
         rows: number of rows for objects.
         scale: size of the framed image relative to the original.
+        listed: areas of the objects by their annotations, N; 0 if they are not listed.
     """
     union = own[:, None] + theirs[None] - shared
     overlap = shared / torch.where(torch.from_numpy(crowd).to(own.device)[None], own[:, None], union).clamp(min=1e-9)
     values = overlap.cpu().numpy()
     area, object_area = own.cpu().numpy() / scale**2, theirs.cpu().numpy() / scale**2
+    object_area = np.where(np.greater(listed, 0), listed, object_area)
     found = np.zeros((len(labels) + rows, WIDTH), dtype=np.float64)
     filled = labels >= 0
     found[: len(labels), LABEL] = labels

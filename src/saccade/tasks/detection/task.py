@@ -1,5 +1,6 @@
 """Object detection."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .presenter import DetectionPresenter
 from .reader import DetectionReader, DetectOptions, filter_options
 from .rules import RULES
 
+SHOWN_MASKS = 20  # most masks shown in an image
 VISIBLE = 0.1  # objects with a smaller visible fraction in a crop are dropped
 
 
@@ -109,3 +111,7 @@ class Detect(Task):
         found = read_answers(output, **answer_filter(self.spec))
         kept = {"output": output, "boxes": found.boxes, "scores": found.scores, "labels": found.labels}
         return kept if found.masks is None else kept | {"masks": found.masks}
+
+    def for_pages(self, answers: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Return the masks with the highest scores."""
+        return {"masks": (255 * answers["masks"][:, :SHOWN_MASKS]).to(torch.uint8)} if "masks" in answers else {}

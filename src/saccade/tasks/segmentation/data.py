@@ -25,6 +25,7 @@ from .values import IGNORED, IN_COLOUR, ClassMap, find_map, guess_map, make_map,
 COLUMNS = ("mask", "mask_path", "segmentation", "annotation")
 LOOKED = 500  # masks from which values and class frequencies are estimated
 MEASURED = 24  # masks in which the thinnest class is looked for
+LEAST_SHARE = 1e-4  # of their pixels: smaller classes, such as stray pixels, say nothing about thin details
 THREADS = 4
 SHARED = 128  # rows of a crop in which classes are counted
 
@@ -127,7 +128,7 @@ class MaskTargets(Targets):
             for one, other in ((mask[1:], mask[:-1]), (mask[:, 1:], mask[:, :-1])):
                 meet = (one != other) & (one >= 0) & (other >= 0)
                 border += np.bincount(one[meet], minlength=len(area)) + np.bincount(other[meet], minlength=len(area))
-        known = (area > 0) & (border > 0)
+        known = (area > LEAST_SHARE * area.sum()) & (border > 0)
         return float((2 * area[known] / border[known]).min()) if known.any() else None
 
     def update(self, digest: "hashlib._Hash") -> None:

@@ -96,37 +96,12 @@ class Segmenter(OnPyramid):
         whole = [round_up(side, self.multiple) for side in (height, width)]
         return F.interpolate(logits, whole, mode="bilinear", align_corners=False)[..., :height, :width]
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return timm's mapping from parameter names to layers; the head is the last layer."""
-        backbone: Any = self.backbone
-        found = {}
-        for layer, patterns in backbone.group_matcher(coarse=coarse).items():
-            entries = patterns if isinstance(patterns, list | tuple) else [(patterns, None)]
-            entries = [entry if isinstance(entry, tuple) else (entry, None) for entry in entries]
-            found[layer] = [(_under(pattern), order) for pattern, order in entries]
-        found["head"] = [(r"^(neck|decoder|classifier|auxiliary)\.", (99999,))]
-        return found
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Enable gradient checkpointing of the backbone."""
-        backbone: Any = self.backbone
-        if not hasattr(backbone, "set_grad_checkpointing"):
-            raise ConfigError(
-                f"engine.grad_checkpointing was given, but {type(backbone).__name__} does not support gradient "
-                "checkpointing; remove it"
-            )
-        backbone.set_grad_checkpointing(enable)
-
     def get_classifier(self) -> nn.Module:
         """Return the classifier."""
         return self.classifier
 
 
 UNNORMED = ("upernet",)  # heads that normalise their inputs
-
-
-def _under(pattern: str) -> str:
-    return "|".join(f"^backbone\\.{part.removeprefix('^')}" for part in pattern.split("|"))
 
 
 def fcn_head(channels: int, width: int, num_classes: int) -> nn.Sequential:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...data.frame import PIXELS, by_size, from_runs
+from ...data.frame import by_size, from_runs, strips
 from ...data.framing import fitted
 from ...data.geometry import OUTSIDE
 from ...data.spec import InputSpec
@@ -67,8 +67,7 @@ class SegmentationMetrics(Metrics):
         confusion, border = (torch.cat(part)[order] for part in zip(*parts, strict=True))
         counts = torch.stack([confusion.diagonal(dim1=1, dim2=2), confusion.sum(2), confusion.sum(1)], dim=1)
         found = {"loss": answers["loss"], "counts": counts, "borders": border}
-        found |= {"confusion": confusion} if self.classes <= CONFUSED else {}
-        return found | ({"small": answers["small"]} if "small" in answers else {})
+        return found | ({"confusion": confusion} if self.classes <= CONFUSED else {})
 
     def _masks(
         self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]
@@ -83,14 +82,11 @@ class SegmentationMetrics(Metrics):
             yield places, own_classes(answers["output"][here], size), truth
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return every sample's mean IoU, and confusions if there are few classes."""
+        """Return every sample's mean IoU, confusions if there are few classes, and the samples to show."""
         own = [mean_iou(counts[None]) for counts in self.columns["counts"].numpy()]
         kept = {name: self.columns[name] for name in (PLACE, "loss", "counts", "confusion") if name in self.columns}
         kept["miou"] = torch.tensor(own, dtype=torch.float32)
-        if "small" in self.columns:
-            kept["shown"] = torch.from_numpy(choose_shown(np.array(own)))
-            kept["small"] = self.columns["small"][kept["shown"]]
-        return kept
+        return kept | {"shown": torch.from_numpy(choose_shown(np.array(own)))}
 
 
 def small_masks(masks: Tensor) -> Tensor:
@@ -122,8 +118,7 @@ def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
     batch, cells = len(answer), classes**2
     total = torch.zeros(batch * cells + 1, dtype=torch.int64, device=truth.device)
     sample = torch.arange(batch, device=truth.device)[:, None, None]
-    for rows in torch.arange(truth.shape[1]).split(max(PIXELS // truth[:, 0].numel(), 1)):
-        part = slice(int(rows[0]), int(rows[-1]) + 1)
+    for part in strips(truth.shape[1], truth[:, 0].numel()):
         true = truth[:, part]
         code = (sample * classes + true) * classes + answer[:, part]
         total += torch.where(true == OUTSIDE, batch * cells, code).flatten().bincount(minlength=len(total))
@@ -135,25 +130,37 @@ def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
 
     A border is the part of a class within 2% of the diagonal from its boundary, including the image's edge.
     """
-    height, width = truth.shape[-2:]
+    batch, height, width = truth.shape
     reach = max(round(NEAR * float(np.hypot(height, width))), 1)
-    sample, bins = torch.arange(len(truth), device=truth.device)[:, None, None], len(truth) * classes
+    sample, bins = torch.arange(batch, device=truth.device)[:, None, None], batch * classes
 
     def count(mask: Tensor, chosen: Tensor) -> Tensor:
         code = torch.where(chosen, sample * classes + mask, bins)
-        return code.flatten().bincount(minlength=bins + 1)[:-1].view(len(truth), classes)
+        return code.flatten().bincount(minlength=bins + 1)[:-1].view(batch, classes)
 
-    answer = torch.where(truth == OUTSIDE, OUTSIDE, answer)  # pixels that are not counted are in no class
-    first, second = _border(answer, reach), _border(truth, reach)
-    both = count(truth, first & second & (answer == truth))
-    return torch.stack([both, count(answer, first) + count(truth, second) - both], dim=1).int()
+    found = torch.zeros(batch, 2, classes, dtype=torch.int64, device=truth.device)
+    for part in strips(height, batch * width):
+        near = slice(max(part.start - reach, 0), min(part.stop + reach, height))
+        real = truth[:, near]
+        said = torch.where(real == OUTSIDE, OUTSIDE, answer[:, near])  # pixels that are not counted are in no class
+        edges = (reach - (part.start - near.start), reach - (near.stop - part.stop))
+        (said, first), (real, second) = (_border(mask, reach, edges) for mask in (said, real))
+        both = count(real, first & second & (said == real))
+        found += torch.stack([both, count(said, first) + count(real, second) - both], dim=1)
+    return found.int()
 
 
-def _border(mask: Tensor, reach: int) -> Tensor:
-    """Return the pixels of a class from which a pixel of none or of another is within reach, in a square."""
-    mask = mask.to(torch.int16)
-    high, low = (_highest(F.pad(sign * mask, (reach,) * 4, value=BEYOND), 2 * reach + 1) for sign in (1, -1))
-    return (mask != OUTSIDE) & ((high != mask) | (-low != mask))
+def _border(mask: Tensor, reach: int, edges: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return rows of a mask, and their pixels of a class from which one of none or of another is within reach.
+
+    Args:
+        reach: of the square around a pixel.
+        edges: rows that are missing for it above and below, outside of the image.
+    """
+    mask, pads = mask.to(torch.int16), (reach, reach, *edges)
+    high, low = (_highest(F.pad(sign * mask, pads, value=BEYOND), 2 * reach + 1) for sign in (1, -1))
+    mask = mask.narrow(1, reach - edges[0], high.shape[1])
+    return mask, (mask != OUTSIDE) & ((high != mask) | (-low != mask))
 
 
 def _highest(values: Tensor, width: int) -> Tensor:

@@ -97,7 +97,7 @@ class SegmentationPresenter(RankedPresenter):
 
 def _image_section(shown: Shown) -> Section:
     targets = None if shown.source is None else shown.source.targets
-    if "shown" not in shown.predictions or not shown.same_samples or not isinstance(targets, MaskTargets):
+    if "small" not in shown.predictions or not shown.same_samples or not isinstance(targets, MaskTargets):
         return no_images(shown, COMPARED)
 
     def draw(number: int, place: int, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,6 +1,7 @@
 """Feature pyramids of any backbone: four maps, each of half the side of the one before."""
 
 import math
+import re
 from typing import Any
 
 import timm
@@ -92,6 +93,25 @@ class OnPyramid(nn.Module):
         spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
         return {f"backbone.{name}" for name in spare}
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's mapping from parameter names to layers: the backbone's; all others are the last layer."""
+        backbone: Any = self.backbone
+        found = {}
+        for layer, patterns in backbone.group_matcher(coarse=coarse).items():
+            entries = patterns if isinstance(patterns, list | tuple) else [(patterns, None)]
+            found[layer] = [(_under(pattern), order) for pattern, order in entries if pattern]
+        return found
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Enable gradient checkpointing of the backbone."""
+        backbone: Any = self.backbone
+        if not hasattr(backbone, "set_grad_checkpointing"):
+            raise ConfigError(
+                f"engine.grad_checkpointing was given, but {type(backbone).__name__} does not support gradient "
+                "checkpointing; remove it"
+            )
+        backbone.set_grad_checkpointing(enable)
+
 
 class EvenConv2dSame(Conv2dSame):
     """TensorFlow's "same" padding for sides divisible by the stride, where it is constant.
@@ -152,6 +172,12 @@ def pad_to(images: Tensor, multiple: int) -> Tensor:
     rows = torch.arange(round_up(height, multiple), device=images.device).clamp(max=height - 1)
     columns = torch.arange(round_up(width, multiple), device=images.device).clamp(max=width - 1)
     return images.index_select(2, rows).index_select(3, columns)
+
+
+def _under(pattern: str) -> str:
+    """Return a pattern for names of a model as one for the same names under `backbone.`."""
+    inner = re.sub(r"(?<![\[\\])\^", "", pattern)
+    return rf"^backbone\.(?:{inner})"
 
 
 def _quarters(depth: int) -> list[int]:

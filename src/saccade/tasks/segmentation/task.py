@@ -44,7 +44,7 @@ class Segment(Task):
     Options = SegmentOptions
     asked_by = ("crop", "test", "scales", "flip", "longest")
     rules = RULES
-    recipe, largest = "segment", 512
+    recipe, finetuning, largest = "segment", "segment_finetune", 512
 
     class_weights: Tensor | None
 
@@ -143,11 +143,14 @@ class Segment(Task):
             weights = None if self.class_weights is None else self.class_weights.to(output.device)
             counted = pixel_weights(truth, weights).sum((1, 2)).clamp(min=1e-6)
             found["loss"] = pixel_losses(output, truth, weights).sum((1, 2)) / counted
-            if self.keep_masks:
-                shown = found["mask"]
-                squares = self.options.longest is None
-                found["small"] = small_masks(shown) if squares else small_squares(shown, batch["size"])
         return found
+
+    def for_pages(self, answers: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Return small predicted masks."""
+        if not self.keep_masks:
+            return {}
+        mask, squares = answers["mask"], self.options.longest is None
+        return {"small": small_masks(mask) if squares else small_squares(mask, batch["size"])}
 
 
 def _logits(answer: Any) -> Tensor:
