@@ -175,8 +175,9 @@ def record_statistic(records: np.ndarray, function: Callable[[np.ndarray], float
     """Convert a function of records, N, ..., to a statistic, by repeating records."""
 
     def statistic(weights: np.ndarray) -> np.ndarray:
-        rows = (np.repeat(np.arange(len(records)), counts) for counts in weights.astype(np.int64))
-        return np.array([function(records[row]) for row in rows])
+        distinct, where = np.unique(weights.astype(np.int64), axis=0, return_inverse=True)  # few, of few records
+        rows = (np.repeat(np.arange(len(records)), counts) for counts in distinct)
+        return np.array([function(records[row]) for row in rows])[where.reshape(-1)]
 
     return statistic
 

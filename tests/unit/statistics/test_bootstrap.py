@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from saccade.statistics import bootstrap, wilson
-from saccade.statistics.bootstrap import estimate, interval, mean_of, resample
+from saccade.statistics.bootstrap import estimate, interval, mean_of, record_statistic, resample
 
 
 def test_interval_of_a_share_is_about_the_normal_one():
@@ -49,3 +49,15 @@ def test_images_that_all_agree_get_wilsons_interval():
     found = estimate(1.0, drawn, scores)
     assert (found.low, found.high) == pytest.approx(wilson(20, 20))
     assert found.low < 0.9
+
+
+def test_equal_resamples_of_few_records_are_computed_once():
+    records, asked = np.array([[1.0], [4.0]]), []
+
+    def mean(chosen):
+        asked.append(chosen)
+        return float(chosen.mean())
+
+    drawn = resample(2, {"m": record_statistic(records, mean)}, seed=1, resamples=400)["m"]
+    assert len(asked) == 3
+    assert np.array_equal(drawn, resample(2, {"m": mean_of(records[:, 0])}, seed=1, resamples=400)["m"])
