@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from .explaining import Explainer
 from .guard import Guard
 from .limits import Limits, Refusal, UploadMemory, Uploads
 from .metrics import CONTENT_TYPE, Metrics
-from .predictor import Predictor
+from .predictor import Predictor, each_row
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
 from .texts import pack, read_text
 from .upload import Decoder, Form, check_type, read_form
@@ -65,7 +66,7 @@ class Served:
     ) -> None:
         self.name, self.predictor, self.explainer = name, predictor, explainer
         self.batcher = Batcher(
-            predictor.each_row,
+            partial(each_row, predictor),
             batch_size=settings.batch_size,
             wait_ms=settings.wait_ms,
             queue=settings.queue,

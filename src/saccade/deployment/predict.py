@@ -15,7 +15,7 @@ from ..data.image import MAX_PIXELS, BadSample, decode
 from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
-from .predictor import Predictor, open_predictor
+from .predictor import Predictor, each_row, open_predictor
 from .texts import QuestionReader, ReadInput, TextReader
 
 KEPT = 640  # longer side of kept images
@@ -140,7 +140,7 @@ def _stream(
 def _ask(predictor: Predictor, batch: list[ReadInput], top: int) -> Iterator[Prediction]:
     codec = predictor.codec
     framed = [one.framed for one in batch if one.framed is not None]
-    rows = iter(predictor.each_row(framed))
+    rows = iter(each_row(predictor, framed))
     for one in batch:
         answer = None
         if one.framed is not None:

@@ -71,19 +71,6 @@ class Predictor(ABC):
         except ValueError as error:
             raise ExportError(f"{self.name}: {error}") from None
 
-    def each_row(self, samples: Sequence[Tensor]) -> list[np.ndarray]:
-        """Return the rows of packed samples, in order; images of one shape are asked together."""
-        images, shapes = self.task.reader.reads == "image", dict[Any, list[int]]()
-        for place, sample in enumerate(samples):
-            shapes.setdefault(sample.shape if images else None, []).append(place)
-        found: dict[int, np.ndarray] = {}
-        for shape, places in shapes.items():
-            step = len(places) if shape is None else at_once(shape)
-            for some in (places[begin : begin + step] for begin in range(0, len(places), step)):
-                rows = self.rows(self.codec.stack([samples[place] for place in some]))
-                found |= dict(zip(some, rows, strict=True))
-        return [found[place] for place in range(len(samples))]
-
     def about(self) -> dict[str, Any]:
         """Return the predictor's description as JSON values."""
         return {
@@ -112,6 +99,20 @@ class Predictor(ABC):
                 "them with `predictor.framing`"
             )
         return images
+
+
+def each_row(predictor: Predictor, samples: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return the rows of packed samples, in order; images of one shape are asked together, a few if they are large."""
+    images, shapes = predictor.task.reader.reads == "image", dict[Any, list[int]]()
+    for place, sample in enumerate(samples):
+        shapes.setdefault(sample.shape if images else None, []).append(place)
+    found: dict[int, np.ndarray] = {}
+    for shape, places in shapes.items():
+        step = len(places) if shape is None else at_once(shape)
+        for some in (places[begin : begin + step] for begin in range(0, len(places), step)):
+            rows = predictor.rows(predictor.codec.stack([samples[place] for place in some]))
+            found |= dict(zip(some, rows, strict=True))
+    return [found[place] for place in range(len(samples))]
 
 
 class TorchPredictor(Predictor):
