@@ -76,7 +76,7 @@ class Found:
         """A claim holds if all of its comparisons do, and does not if one does not."""
         verdicts = {one.verdict for one in self.compared}
         if not verdicts:
-            return f"begun, {len(self.seeds)} of {self.planned} seeds" if self.seeds else "not run"
+            return f"started, {len(self.seeds)} of {self.planned} seeds" if self.seeds else "not run"
         return next(one for one in ("does not hold", "cannot tell", "holds") if one in verdicts)
 
 
@@ -138,7 +138,7 @@ def warnings(name: str) -> list[str]:
 
 
 def as_table() -> str:
-    """Return the table of the claims that were begun, what has to be said of its rows, and the claims that wait."""
+    """Return the table of the claims that were started, remarks on its rows, and the claims that were not."""
     head = ("claim", "the paper's figure", "ours", "difference, points", "could find", "verdict", "minutes")
     lines, notes, waiting = [f"| {' | '.join(head)} |", "| --- | --- | --- | --- | --: | --- | --: |"], [], []
     for name, claim in read_claims().items():

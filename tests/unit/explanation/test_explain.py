@@ -22,17 +22,7 @@ from saccade.explanation.request import all_views
 from saccade.models import CheckpointError
 from saccade.runs.weights import save_model
 from saccade.settings import ModelConfig
-
-VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "depth": 2}
-
-
-def vit(**options):
-    torch.manual_seed(0)
-    return timm.create_model("vit_tiny_patch16_224", **{**VIT, "num_classes": 4, **options})
-
-
-def photo(seed=0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+from support.explaining import VIT, photo, views_of, vit
 
 
 def write_run(folder, classes=("cat", "dog", "fox"), *, plugins=(), seed=0):
@@ -43,10 +33,6 @@ def write_run(folder, classes=("cat", "dog", "fox"), *, plugins=(), seed=0):
     folder.mkdir()
     save_model(folder / "model.safetensors", build_model(config, shape, seed=seed).state_dict(), config, shape)
     return folder
-
-
-def views_of(explanation, place=0):
-    return {view.key: view for view in explanation.samples[place].views}
 
 
 def test_run_is_explained_with_its_answer_and_all_views(tmp_path):
@@ -217,56 +203,6 @@ def test_bad_input_is_refused_in_plain_words(tmp_path):
         explain(tmp_path / "missing", photo())
 
 
-def test_segmenter_is_explained_through_its_whole_forward():
-    class Segmenter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = vit()
-            self.head = nn.Conv2d(16, 3, 1)
-
-        def forward(self, x):
-            tokens = self.encoder.forward_features(x)[:, 1:]
-            return self.head(tokens.transpose(1, 2).unflatten(2, (4, 4)))
-
-    explanation = explain(Segmenter(), photo())
-    assert explanation.samples[0].answer == []
-    views = views_of(explanation)
-    assert views["attention"].figures[0].layer == "encoder.blocks.0.attn"
-    assert views["gradcam"].figures
-
-
-def test_detector_is_explained_by_its_backbone():
-    class Detector(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.backbone, self.rpn = vit(), nn.Identity()
-
-        def forward(self, images, targets=None):
-            raise AssertionError("boxes were not asked for")
-
-    explanation = explain(Detector(), photo(), views=["attention"])
-    assert "backbone of Detector" in explanation.notes[0]
-    assert views_of(explanation)["attention"].figures
-
-
-def test_text_model_is_explained_by_its_words(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50
-    )
-    model = transformers.BertForSequenceClassification(config).eval()
-    explanation = explain(model, [torch.randint(0, 50, (1, 9)), torch.randint(0, 50, (1, 5))])
-    assert [view.key for view in explanation.samples[0].views] == ["words", "density", "scaling"]
-    assert explanation.samples[1].views[1].numbers["layers"][0]["keys"] == 5
-    assert explanation.save(tmp_path / "out").exists()
-
-
-def test_it_is_one_of_the_library_s_verbs_to_explain_a_plug_in():
-    model = vit()
-    saccade.attach(model, saccade.SecondOrderHead(num_classes=4))
-    assert len(views_of(explain(model, photo()))["gradcam"].figures) == 3  # both, class token, words
-
-
 @pytest.mark.parametrize("name", ["glnet_nano", "nommer_tiny"])
 def test_each_image_passes_once_and_once_more_with_gradients(name):
     options = {"depths": (1, 1, 1, 1)} if name == "nommer_tiny" else {}
@@ -306,22 +242,6 @@ def test_normalisation_that_is_assumed_is_said():
     shape = InputSpec(("a", "b"), 3, 32, mean=[0.4] * 3, std=[0.2] * 3)
     assert explain(model, photo(), views=["density"], shape=shape).notes == ()
     assert explain(vit(), photo(), views=["density"]).notes == ()
-
-
-def test_text_model_makes_the_views_asked_for_and_refuses_those_of_images():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, vocab_size=50
-    )
-    model, ids = transformers.BertForSequenceClassification(config), torch.randint(0, 50, (1, 6))
-    (view,) = explain(model, ids, views=["density"], layers=["bert.encoder.layer.1"]).samples[0].views
-    assert [row["layer"].startswith("bert.encoder.layer.1") for row in view.numbers["layers"]] == [True]
-    with pytest.raises(ValueError, match=r"no view 'gradcam' for texts.*words, density, scaling"):
-        explain(model, ids, views=["gradcam"])
-    with pytest.raises(ValueError, match="remove it"):
-        explain(model, ids, data="run")
-    with pytest.raises(TypeError, match="a mapping with input_ids"):
-        explain(model, [3])
 
 
 def test_block_heads_and_estimator_are_the_users_choice(tmp_path):
