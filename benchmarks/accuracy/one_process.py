@@ -21,8 +21,8 @@ from saccade.comparison.plan.budget import Pace
 from saccade.comparison.run import schedule
 from saccade.comparison.run.schedule import Job, RunScheduler, Watch
 from saccade.comparison.run.worker import Outcome, train_run
+from saccade.data.cache import EncodedFeed, EncodedSamples
 from saccade.data.feed import Batch
-from saccade.data.kept import EncodedFeed, EncodedSamples
 from saccade.data.validation import Validation
 
 
@@ -46,7 +46,7 @@ def share_processes(count: int) -> None:
     def run_in_pool(
         jobs: Sequence[Job],
         watch: Watch,
-        clock: RunScheduler | None = None,  # noqa: ARG001
+        scheduler: RunScheduler | None = None,  # noqa: ARG001
     ) -> dict[tuple[str, int], Outcome]:
         found, waiting = {}, {}
         for job in jobs:

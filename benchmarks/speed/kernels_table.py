@@ -165,7 +165,7 @@ def settle(args: argparse.Namespace) -> None:
 
 
 def has_gpu() -> bool:
-    """Tell whether there is a GPU, without a context on it in this process."""
+    """Whether there is a GPU, without a context on it in this process."""
     code = "import torch; print(torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "True"
 

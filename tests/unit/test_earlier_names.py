@@ -26,7 +26,7 @@ TASK_ROLES = {name for names in ROLES.values() for name in names.split()} | {
     *("adapt_host", "describe_model", "host", "host_kind", "pack_sample", "pack_text"),  # of hosted tasks
 }
 # Methods that tasks call on themselves alone; no document has named them.
-OWN_CALLS = {"hear", "tell"}
+OWN_CALLS = {"compare", "hear", "tell"}
 # Metrics takes the spec of a run instead of its metrics, which a class lists by itself.
 ARGUMENTS_GONE = {("saccade.tasks.Metrics", "specs"), ("saccade.tasks.metric.Metrics", "specs")}
 # Not promised: words of a document that happen to be those of a function in a file it names.

@@ -251,7 +251,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     file = find_weights(path)
     about, weights = read_described(file)
     about, earlier = restore_options(file, about)
-    told = [note for note in (unfinished_note(file, about), earlier) if note is not None]
+    remarks = [note for note in (unfinished_note(file, about), earlier) if note is not None]
     with described_by(file, weights):
         check_inputs(about)
         spec = InputSpec.from_dict(about)
@@ -268,7 +268,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
             f"the weights in {file} do not match the model and classes recorded with them ({detail}); give the "
             "directory of the run that wrote them"
         ) from None
-    for note in told:
+    for note in remarks:
         spec.notes.append(note)
         warnings.warn(note, stacklevel=2)
     return model.eval(), spec

@@ -25,7 +25,7 @@ from ..tasks.hosts import PREFIX
 from .checkpoint import COUNTER, Fit, Started, list_misfits, refuse_misfit
 from .classes import Classes, class_rows, heads_of, within
 
-SHOWN = 200  # most characters of a plug-in in notes
+MAX_CHARS_SHOWN = 200  # most characters of a plug-in in notes
 
 
 class WeightTransfer:
@@ -266,9 +266,9 @@ def _read(text: str) -> Part:
     """Parse a plug-in of settings or of a file, which may be untrusted."""
     given = text
     if len(text) > PLUGIN_TEXT or not text.isprintable():
-        given = text = ascii(text[:SHOWN])
-    elif len(text) > SHOWN:
-        text = f"{text[:SHOWN]}..."
+        given = text = ascii(text[:MAX_CHARS_SHOWN])
+    elif len(text) > MAX_CHARS_SHOWN:
+        text = f"{text[:MAX_CHARS_SHOWN]}..."
     name = given.partition(":")[0].strip()
     try:
         made = PLUGINS.find(name)
@@ -276,7 +276,7 @@ def _read(text: str) -> Part:
         options: Any = option_defaults(made) | parse_options(given, PLUGINS, typed=typed)[1]
         options.pop("num_classes", None)
     except (ConfigError, ValueError, TypeError, RecursionError, OverflowError):
-        return Part(text, name[:SHOWN], given, on_model=True, is_head=False)
+        return Part(text, name[:MAX_CHARS_SHOWN], given, on_model=True, is_head=False)
     return Part(text, name, options, on_model=hasattr(made, "install"), is_head="num_classes" in hints)
 
 

@@ -16,7 +16,7 @@ from . import BATCH_SIZE, COLUMNS, COLUMNS_AS, DATA, DEVICE, TASK, THREADS, Args
 if TYPE_CHECKING:
     from ..data.fix import Fixed
 
-SHOWN = 20  # most omitted images listed
+MAX_ROWS_SHOWN = 20  # most omitted images listed
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -180,10 +180,10 @@ def _advance(bar: Progress, task: TaskID, done: int, total: int) -> None:
 def _say_fixed(fixed: "Fixed", *, quiet: bool) -> None:
     """Print the location of a clean copy, and what it omits."""
     console = Console(stderr=quiet, highlight=False, soft_wrap=True)
-    for name, reason in fixed.left_out[:SHOWN]:
+    for name, reason in fixed.left_out[:MAX_ROWS_SHOWN]:
         console.print(f"left out: {name}: {reason}", markup=False)
-    if len(fixed.left_out) > SHOWN:
-        console.print(f"and {len(fixed.left_out) - SHOWN} more (left_out.csv in the copy lists all)")
+    if len(fixed.left_out) > MAX_ROWS_SHOWN:
+        console.print(f"and {len(fixed.left_out) - MAX_ROWS_SHOWN} more (left_out.csv in the copy lists all)")
     lacks = f"{count_of(len(fixed.left_out), 'image')} left out"
     console.print(
         f"clean copy: {fixed.path}, {count_of(fixed.kept, 'image')}, {lacks}; the dataset itself is not modified",

@@ -22,15 +22,15 @@ from .conclude.soundness import Probes, warn_of_chance, warn_of_losses
 from .cross import OUT_OF_FOLD, keep_answers
 from .page.report import write_report
 from .page.result import Comparison
-from .plan.cut import STRIDE
+from .plan.folds import STRIDE
 from .plan.plan import Note, Plan
 from .plan.planning import Planner
 from .plan.ready import Ready
 from .plan.request import Request
-from .run.clock import Job, RunScheduler, describe_seeds
 from .run.folder import is_finished
 from .run.processes import ask
 from .run.schedule import Watch, run_jobs
+from .run.scheduler import Job, RunScheduler, describe_seeds
 from .run.worker import Outcome
 
 
@@ -151,13 +151,13 @@ def compare(
         jobs = [job for job in ready.jobs if not is_finished(job.path)]
         primary = ready.question.metrics.get(ready.question.primary)
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
-        clock = RunScheduler(jobs, planner.limits(ready), len(planner.crew.workers))
+        scheduler = RunScheduler(jobs, planner.limits(ready), len(planner.crew.workers))
         try:
-            cache = planner.cache if ready.cut is None else None  # folds are separate datasets, too many to cache
-            outcomes = run_jobs(jobs, planner.crew, watch, clock, cache)
+            cache = planner.cache if ready.folds is None else None  # folds are separate datasets, too many to cache
+            outcomes = run_jobs(jobs, planner.crew, watch, scheduler, cache)
         except Interrupted as stopped:  # the whole comparison is resumed
             raise Interrupted(stopped.number, folder.path) from None
-        run = {(job.arm, job.seed): job for group in clock.whole.values() for job in group}
+        run = {(job.arm, job.seed): job for group in scheduler.passes.values() for job in group}
         ready = replace(ready, jobs=tuple(run.get((job.arm, job.seed), job) for job in ready.jobs))
         notes = [*_left_out(jobs, outcomes), *_shortened(ready), *_doubts(planner, ready)]
         planner.crew.dismiss()
@@ -188,7 +188,7 @@ def _shortened(ready: Ready) -> list[Note]:
     found: dict[int, list[int]] = {}
     for job in ready.jobs:
         if job.arm == own and job.epochs < arm.epochs and is_finished(job.path):
-            found.setdefault(job.epochs, []).append(job.whole % STRIDE)
+            found.setdefault(job.epochs, []).append(job.cv_pass % STRIDE)
     details = []
     for epochs, wholes in found.items():
         details.append(f"{describe_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")

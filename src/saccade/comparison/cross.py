@@ -19,7 +19,7 @@ from ..statistics.paired import from_differences
 from ..support.files import write_text
 from ..tasks.metric import GROUP, MetricSpec
 from .conclude.evidence import Evidence, common_places, per_sample
-from .plan.cut import Cut
+from .plan.folds import FoldAssignment
 from .plan.planning import Planner
 from .plan.ready import Ready
 from .plan.request import Request
@@ -162,10 +162,10 @@ def cross_validate(
 
 def keep_answers(ready: Ready, path: Path) -> None:
     """Save out-of-fold predictions, one file for each arm and seed."""
-    for arm in ready.plan.arms if ready.cut is not None else ():
+    for arm in ready.plan.arms if ready.folds is not None else ():
         for seed, runs in ready.passes(arm.name).items():
-            assert ready.cut is not None
-            ready.cut.save_answers(path / f"{slug(arm.name)}-seed-{seed}.safetensors", runs)
+            assert ready.folds is not None
+            ready.folds.save_answers(path / f"{slug(arm.name)}-seed-{seed}.safetensors", runs)
 
 
 def _inside(value: float, spec: MetricSpec) -> float:
@@ -173,29 +173,29 @@ def _inside(value: float, spec: MetricSpec) -> float:
 
 
 def _conclude(ready: Ready, path: Path) -> Validated:
-    assert ready.cut is not None
-    evidence, cut = ready.evidence(ARM), ready.cut
+    assert ready.folds is not None
+    evidence, assignment = ready.evidence(ARM), ready.folds
     specs = {name: spec for name, spec in evidence.metrics.items() if evidence.has(spec.column)}
-    found = {name: _estimate(evidence, spec, cut) for name, spec in specs.items()}
+    found = {name: _estimate(evidence, spec, assignment) for name, spec in specs.items()}
     return Validated(
         path=path,
         metrics=found,
         specs=specs,
         primary=ready.question.primary,
         seeds=evidence.seeds,
-        folds=cut.count,
+        folds=assignment.count,
         samples=len(next(iter(evidence.samples.values())).places),
         seconds=sum(float(one["seconds"]) for one in evidence.summaries.values()),
-        note=cut.describe(seeds=len(evidence.seeds)),
+        note=assignment.describe(seeds=len(evidence.seeds)),
     )
 
 
-def _estimate(evidence: Evidence, spec: MetricSpec, cut: Cut) -> Difference:
+def _estimate(evidence: Evidence, spec: MetricSpec, assignment: FoldAssignment) -> Difference:
     """Return the estimate of a metric over all passes, with its interval."""
     places = common_places({ARM: evidence})
     records = per_sample(evidence, spec.column, evidence.seeds, places)
     labels = per_sample(evidence, GROUP, evidence.seeds[:1], places)[0] if spec.by_group else None
-    return estimate(records, spec.statistic, labels, folds=cut.folds().subset(places), share=spec.share)
+    return estimate(records, spec.statistic, labels, folds=assignment.folds().subset(places), share=spec.share)
 
 
 def estimate(

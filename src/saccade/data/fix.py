@@ -26,19 +26,19 @@ class Fixed:
     left_out: tuple[tuple[str, str], ...]  # name and reason of each omitted sample
 
 
-def write_clean(found: ScannedDataset, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
+def write_clean(scanned: ScannedDataset, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
     """Copy the sound samples of a dataset of files into a new folder, completely or not at all."""
     source = Path(spec).expanduser()
-    splits = {split: one for split, one in found.splits.items() if isinstance(one, FileSource)}
+    splits = {split: one for split, one in scanned.splits.items() if isinstance(one, FileSource)}
     is_list = source.is_file() and source.suffix.lower() in (".csv", ".tsv", ".parquet")
     rewritten = any(one.targets.repaired for one in splits.values())
-    if splits.keys() != found.splits.keys() or not (is_list or rewritten or found.report.task == "classify"):
+    if splits.keys() != scanned.splits.keys() or not (is_list or rewritten or scanned.report.task == "classify"):
         raise ValueError(
             f"fix={out}: {spec or 'the bundled dataset'} is neither class folders nor a list of files or objects; a "
             "clean copy can only be written of these"
         )
     _require_new(out, source)
-    dropped = dict(_dropped(found))
+    dropped = dict(_dropped(scanned))
     left = {(splits[split].name(number), reason) for (split, number), reason in dropped.items()}
     names = {
         split: [one.names[number] for number in range(len(one)) if (split, number) not in dropped]
@@ -52,25 +52,25 @@ def write_clean(found: ScannedDataset, spec: str, out: Path, columns: Mapping[st
         if is_list:
             _write_list(draft, source, columns or {}, names, places)
         elif rewritten:
-            left |= set(_write_parts(draft, found, splits, dropped, places))
+            left |= set(_write_parts(draft, scanned, splits, dropped, places))
         with open(draft / LEFT_OUT, "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([LISTED, *sorted(left)])
     kept = sum(map(len, names.values()))
     return Fixed(out / f"{source.stem}.csv" if is_list else out, kept, tuple(sorted(left)))
 
 
-def _dropped(found: ScannedDataset) -> Iterator[tuple[tuple[str, int], str]]:
+def _dropped(scanned: ScannedDataset) -> Iterator[tuple[tuple[str, int], str]]:
     """Yield split, index and reason of every omitted sample."""
-    for scan in found.scans:
-        repaired = found.splits[scan.split].targets.repaired
+    for scan in scanned.scans:
+        repaired = scanned.splits[scan.split].targets.repaired
         wrong = scan.bad or next((bad for bad in scan.wrong if bad.kind not in repaired), None)
         if wrong is not None:
             yield (scan.split, scan.number), wrong.reason
-    for group in same_pixels(found.scans):
-        labels = sorted({found.splits[scan.split].targets.describe(scan.number) for scan in group})
+    for group in same_pixels(scanned.scans):
+        labels = sorted({scanned.splits[scan.split].targets.describe(scan.number) for scan in group})
         held = [scan for scan in group if scan.split == "val"]
         keep = (held or group)[0]
-        name = found.splits[keep.split].name(keep.number)
+        name = scanned.splits[keep.split].name(keep.number)
         for scan in group:
             if len(labels) > 1:
                 yield (scan.split, scan.number), f"the same image has the labels {', '.join(labels)}"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..settings import DataConfig
+from .cache import Memory
 from .folds import choose_folds, fold_notes
 from .image import DIM, EXTENSIONS, SHADES, BadSample, highest_of_sixteen_bits
-from .kept import Memory
 from .lists import ListReader
 from .reader import READERS, Reader, ReadOptions
 from .source import Source, Splits, Stream

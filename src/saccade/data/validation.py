@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .cache import Memory
 from .feed import Batch
 from .framing import Encoded, Encoder, Framing, ImageEncoder, at_once, resize_images
 from .image import BadSample, Fault
-from .kept import Memory
 from .reading import Loader, init_worker, read_all
 from .source import Source
 

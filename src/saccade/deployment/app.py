@@ -36,12 +36,12 @@ HUNG_UP = 499  # status of abandoned requests, only for metrics
 OPEN = ("/health", "/ready", "/openapi.json")
 CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MOST = 1000  # most classes in a response
+MAX_CLASSES = 1000  # most classes in a response
 NAMED = 20  # most models listed in an error
 
 Which = Annotated[str | None, Query(max_length=400, description="a model listed by /model, by number or name")]
 Top = Annotated[
-    int | None, Query(ge=1, le=MOST, description="number of classes or other parts of an answer (default: 5)")
+    int | None, Query(ge=1, le=MAX_CLASSES, description="number of classes or other parts of an answer (default: 5)")
 ]
 Views = Annotated[str | None, Query(max_length=400, description="keys of views, separated by commas (default: all)")]
 
@@ -125,7 +125,7 @@ class ServerState:
         body = await self.uploads.read(request.stream(), room, announced=request.headers.get("content-length"))
         form = read_form(body, content_type)
         options: dict[str, Any] = {
-            "top": _whole(form.fields, "top", query.get("top"), least=1, most=MOST),
+            "top": _whole(form.fields, "top", query.get("top"), least=1, most=MAX_CLASSES),
             "views": form.fields.get("views") or query.get("views"),
         }
         return form, self.choose(form.fields.get("model", query["model"])), options

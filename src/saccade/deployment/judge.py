@@ -18,7 +18,7 @@ from ..tasks.metric import PLACE
 from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError
 from .predictor import OnnxPredictor, ProgramPredictor
-from .verify import Evidence, Parity, Raw, compare, race, sizes_to_try, widths_to_try
+from .verify import Parity, Raw, VerificationSet, compare, race, sizes_to_try, widths_to_try
 
 AT_ONCE = 32  # batch size
 
@@ -41,7 +41,7 @@ class Loss:
     high: float | None = None
 
 
-def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
+def measure(raw: Raw, evidence: VerificationSet, spec: InputSpec) -> Score | None:
     """Score raw outputs; None if targets are unknown or the score is NaN."""
     if evidence.targets is None:
         return None
@@ -167,7 +167,7 @@ class Judge:
         tolerance: largest allowed difference of an output, relative to the largest output if that exceeds one.
     """
 
-    def __init__(self, eager: Raw, evidence: Evidence, spec: InputSpec, *, tolerance: float) -> None:
+    def __init__(self, eager: Raw, evidence: VerificationSet, spec: InputSpec, *, tolerance: float) -> None:
         self.eager, self.evidence, self.spec, self.tolerance = eager, evidence, spec, tolerance
         self.metric = find_task(spec.task).metrics.primary_metric(spec)
         self.measured = measure(eager, evidence, spec)

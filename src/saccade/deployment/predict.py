@@ -18,7 +18,7 @@ from .paths import find_paths
 from .predictor import Predictor, each_row, open_predictor
 from .texts import QuestionReader, ReadInput, TextReader
 
-KEPT = 640  # longer side of kept images
+MAX_IMAGE_SIDE = 640  # longer side of kept images
 
 
 @dataclass(frozen=True)
@@ -170,5 +170,5 @@ class _Reader:
 
 def _small(pixels: np.ndarray) -> np.ndarray:
     image = Image.fromarray(pixels)
-    image.thumbnail((KEPT, KEPT))
+    image.thumbnail((MAX_IMAGE_SIDE, MAX_IMAGE_SIDE))
     return np.array(image)

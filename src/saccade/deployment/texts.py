@@ -23,7 +23,7 @@ from .predictor import Predictor
 FIELDS = ("text", "pair")  # form fields: one text, or two
 LINES = (".txt", ".text", ".lines")
 LONGEST = 2**20  # longest line in bytes
-NAME = 80  # most characters of a text as its own name
+MAX_NAME = 80  # most characters of a text as its own name
 
 Item = tuple[str, tuple[str, ...]]  # name, one or two texts
 Question = tuple[str, Path, str]  # name, image, question
@@ -142,7 +142,7 @@ def find_lines(given: Iterable[str | Path], *, between: str) -> Iterator[tuple[s
             with path.open("rb") as file:
                 yield from read_lines(file, path.name)
         else:
-            yield (path.name, path) if is_file else (text[:NAME], text)
+            yield (path.name, path) if is_file else (text[:MAX_NAME], text)
 
 
 def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ KINDS = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "ima
 ALIASES = ("image/jpg", "image/pjpeg", "image/apng", "image/x-png", "image/x-ms-bmp", "image/x-bmp")
 UNSAID = ("", "application/octet-stream")  # the type is detected from the content
 TEXT_BYTES = 65536
-PARTS, HEADER_BYTES, FIELD_BYTES, BOUNDARY_BYTES, NAME = 16, 4096, 1024, 70, 100
+PARTS, HEADER_BYTES, FIELD_BYTES, BOUNDARY_BYTES, MAX_NAME = 16, 4096, 1024, 70, 100
 STATUS = {"huge": 413, "foreign": 415}  # HTTP status by kind of fault; others are 422
 SILENT = logging.Logger("silent", logging.CRITICAL + 1)  # keep clients' input out of the log
 
@@ -97,7 +97,7 @@ def check_type(content_type: str) -> str:
         return kind
     raise Refusal(
         415,
-        f"unsupported body type {kind[:NAME] or 'nothing'}; send multipart/form-data with a field `file`, or the "
+        f"unsupported body type {kind[:MAX_NAME] or 'nothing'}; send multipart/form-data with a field `file`, or the "
         f"image itself as one of {', '.join(KINDS)}",
     )
 
@@ -114,19 +114,20 @@ def read_form(body: bytes, content_type: str) -> Form:
         if name != "file":
             if "filename" in options:
                 raise Refusal(
-                    422, f"the field {name[:NAME]!r} holds a file; send the image in the field `file`, -F file=@NAME"
+                    422,
+                    f"the field {name[:MAX_NAME]!r} holds a file; send the image in the field `file`, -F file=@NAME",
                 )
             most, size = TEXT_BYTES if name in FIELDS else FIELD_BYTES, len(part.data)
             if size > most:
-                raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; the limit is {most}")
+                raise Refusal(400, f"the field {name[:MAX_NAME]!r} has {size} bytes; the limit is {most}")
             fields[name] = _text(part.data).strip()
         elif image is not None:
             raise Refusal(422, "the form has more than one field `file`; send one image per request")
         else:
             kind = part.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in (*KINDS, *ALIASES, *UNSAID):
-                raise Refusal(415, f"`file` is of type {kind[:NAME]}; supported image types are {', '.join(KINDS)}")
-            image = EncodedImage(bytes(part.data), options.get("filename", "")[-NAME:] or "the image")
+                raise Refusal(415, f"`file` is of type {kind[:MAX_NAME]}; supported image types are {', '.join(KINDS)}")
+            image = EncodedImage(bytes(part.data), options.get("filename", "")[-MAX_NAME:] or "the image")
     if image is None and "text" not in fields:
         raise Refusal(
             422, "the form has no field `file`; send the image in a field of this name, or a text in a field `text`"

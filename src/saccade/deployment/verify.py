@@ -33,7 +33,7 @@ SEVERAL = 10  # images compared at every size
 
 
 @dataclass(frozen=True)
-class Evidence:
+class VerificationSet:
     """Images for verification.
 
     Args:
@@ -63,7 +63,7 @@ class Parity:
 
 def gather(
     target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None, limit: int = 500
-) -> Evidence:
+) -> VerificationSet:
     """Find images: from the given dataset, else the run's validation images, else the bundled ones.
 
     Args:
@@ -113,7 +113,7 @@ def _open(target: str | Path, spec: InputSpec, data: str | None, val: str | None
     return open_samples(config.task or spec.task, given)[1]
 
 
-def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evidence:
+def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> VerificationSet:
     encode, framing = find_task(spec.task).codec(spec).encoder(), spec.framing
     known = source.task == spec.task and set(source.outputs) == set(spec.outputs)
     if not known and find_task(spec.task).reader.reads != "image":
@@ -132,9 +132,9 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
     if not images and not samples:
         raise ExportError(f"none of the {origin} can be read; give other samples with --data")
     if not known:
-        return Evidence(torch.stack(images), None, origin)
+        return VerificationSet(torch.stack(images), None, origin)
     batch = encode.collate(samples)
-    return Evidence(find_task(spec.task).codec(spec).pack(batch), batch, origin)
+    return VerificationSet(find_task(spec.task).codec(spec).pack(batch), batch, origin)
 
 
 def widths_to_try(packed: Tensor) -> tuple[tuple[int, int], ...]:

@@ -25,7 +25,7 @@ from .predict import Prediction, Predictions
 
 FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}  # by file extension
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # prefixes of spreadsheet formulas
-LEAST = 160  # smallest side of annotated images
+MIN_SIDE = 160  # smallest side of annotated images
 
 
 Writer = Callable[[Prediction], None]  # called with each prediction
@@ -146,7 +146,7 @@ def draw(pixels: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
         side: largest longer side.
     """
     image = Image.fromarray(pixels)
-    scale = min(side / max(image.size), max(1.0, LEAST / max(image.size)))
+    scale = min(side / max(image.size), max(1.0, MIN_SIDE / max(image.size)))
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     image = image.resize(size, Image.Resampling.BICUBIC if scale < 1 else Image.Resampling.NEAREST)
     line = max(12, image.width // 30)

@@ -11,11 +11,11 @@ from ..data.source import Source
 from ..data.spec import IMAGE
 from ..data.split import abbreviate
 from ..statistics.bootstrap import RESAMPLES, Resampled, ResampledDifference
-from .asking import FramedImages, ProgressBars, collect_outputs
 from .classes.attacks import Attack
 from .classes.judge import ClassJudge
 from .classes.options import ClassOptions, read_options
 from .findings import Evaluated, Example
+from .inference import FramedImages, ProgressBars, collect_outputs
 from .judge import Judge
 from .masks import MaskJudge, ObjectJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set

@@ -11,7 +11,7 @@ from ..tasks.registering import TASKS
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
 from .page_parts import (
-    NAME,
+    MAX_NAME,
     change,
     change_interval,
     corruption_section,
@@ -40,7 +40,7 @@ def render(result: Findings) -> str:
         _method_section(result),
         _next(result),
     ]
-    names = ", ".join(shorten(name, NAME) for name in result.runs)
+    names = ", ".join(shorten(name, MAX_NAME) for name in result.runs)
     return render_page(
         f"{names} on {shorten(result.data, 120)}",
         [section for section in found if section is not None],
@@ -54,7 +54,7 @@ def _task_sections(result: Findings) -> list[Section]:
     """Return the task's sections for every run, with the run's name if there are several."""
     several = len(result.runs) > 1
     return [
-        replace(one, key=f"{one.key}-{number}", title=f"{one.title}: {shorten(run.name, NAME)}") if several else one
+        replace(one, key=f"{one.key}-{number}", title=f"{one.title}: {shorten(run.name, MAX_NAME)}") if several else one
         for number, run in enumerate(result.runs.values(), 1)
         for one in run.sections
     ]
@@ -94,13 +94,13 @@ def _sentence(result: Findings) -> str:
     """Return a sentence on the first run's result and the differences of others."""
     first, spec, mean = result.run(), result.primary, mean_name(result.primary.name)
     found = first.metrics[spec.name]
-    text = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
+    text = f"{shorten(first.name, MAX_NAME)} reaches {spec.words} of {spec.show(found.value)}"
     text += f" ({interval_text(found, spec)})"
     if mean in first.metrics:
         text += f", and {spec.show(first.metrics[mean].value)} on corrupted samples"
     text += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
     for name in list(result.runs)[1:]:
-        text += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
+        text += f" {shorten(name, MAX_NAME)}: {_verdict(result.difference(name), result)}."
     return text
 
 
@@ -117,7 +117,7 @@ def _difference_section(result: Findings) -> Section | None:
         return None
     counted = any(found.p_value is not None for found in result.differences)
     about = (
-        f"Compared with {shorten(result.reference, NAME)}, over the same samples. If an interval does not contain "
+        f"Compared with {shorten(result.reference, MAX_NAME)}, over the same samples. If an interval does not contain "
         "zero, the choice of samples alone is an unlikely explanation; another run of the same model may still "
         "differ."
     )
@@ -136,7 +136,7 @@ def _difference_chart(result: Findings, name: str) -> Html:
     ]
     return interval_chart(
         rows,
-        title=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
+        title=f"{shorten(name, MAX_NAME)} minus {shorten(result.reference, MAX_NAME)}",
         x_label="Difference in percentage points",
         name_label="Metric",
         value_label="Difference, 95% interval",
@@ -156,7 +156,7 @@ def _difference_table(result: Findings, name: str) -> Html:
     return table(
         ["Metric", "Difference, 95% interval", "Better when"],
         rows,
-        caption=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
+        caption=f"{shorten(name, MAX_NAME)} minus {shorten(result.reference, MAX_NAME)}",
         numeric=(1,),
     )
 

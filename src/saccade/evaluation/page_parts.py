@@ -13,7 +13,7 @@ from .corruptions import CORRUPTIONS, SEVERITIES
 from .findings import Findings
 from .robust import CENTRE, DROPPED, PERTURBATIONS, PIECES, mean_name
 
-NAME = 60  # most characters of a run's or class' name
+MAX_NAME = 60  # most characters of a run's or class' name
 
 
 def cell(found: Estimate | None, spec: MetricSpec) -> Html:
@@ -39,7 +39,7 @@ def number_table(
         more: further rows of cells.
     """
     cells = [[name, *(cell(run.metrics.get(key), spec) for run in result.runs.values())] for name, key, spec in rows]
-    head = [what, *(shorten(name, NAME) for name in result.runs)]
+    head = [what, *(shorten(name, MAX_NAME) for name in result.runs)]
     return table(head, [*cells, *more], caption=caption, numeric=range(1, len(head)), wide=True)
 
 

@@ -17,47 +17,47 @@ from ..settings import ConfigError
 from ..support.files import whole_file, write_text
 from .suspects import Suspect, Suspects
 
-SHOWN = 200  # most images on the page
+MAX_IMAGES_SHOWN = 200  # most images on the page
 COLUMNS = ("place", "name", "given", "label", "probability_wrong", "probability_of_given", "probability_of_likely")
 
 
-def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
+def write_suspects(suspects: Suspects, out: Path) -> tuple[Path, Path]:
     """Write a page with the images and a table whose column `label` can be corrected; existing files are replaced."""
     out.mkdir(parents=True, exist_ok=True)
     table, page = out / "suspects.csv", out / "suspects.html"
     with whole_file(table) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for one in found.suspects:
+        for one in suspects.suspects:
             numbers = (f"{value:.4f}" for value in (one.wrong, one.of_given, one.of_likely))
             writer.writerow([one.place, one.name, one.given, one.likely, *numbers])
-    write_text(page, _page(found, table))
+    write_text(page, _page(suspects, table))
     return page, table
 
 
-def _page(found: Suspects, table: Path) -> str:
+def _page(suspects: Suspects, table: Path) -> str:
     """Render the page: most probable errors first, each with its label and its likely class."""
     pairs: dict[str, int] = {}
-    for one in found.suspects:
+    for one in suspects.suspects:
         pair = f"{one.given} → {one.likely}"
         pairs[pair] = pairs.get(pair, 0) + 1
     often = sorted(pairs.items(), key=lambda item: -item[1])[:10]
-    shown = [_figure(one, found.source) for one in found.suspects[:SHOWN]]
-    rest = len(found.suspects) - len(shown)
+    shown = [_figure(one, suspects.source) for one in suspects.suspects[:MAX_IMAGES_SHOWN]]
+    rest = len(suspects.suspects) - len(shown)
     more = paragraph(f"{rest} more are in {table.name}") if rest > 0 else None
-    how = f"Every image was predicted by {found.trainings} run{'s' * (found.trainings != 1)} not trained on it. "
-    lead = paragraph(f"{found.sentence[:1].upper()}{found.sentence[1:]}.", class_="lead")
+    how = f"Every image was predicted by {suspects.trainings} run{'s' * (suspects.trainings != 1)} not trained on it. "
+    lead = paragraph(f"{suspects.sentence[:1].upper()}{suspects.sentence[1:]}.", class_="lead")
     kind = "Labels that are probably wrong"
-    if not found.suspects:
+    if not suspects.suspects:
         next_ = next_section(
-            {f"saccade data check {shlex.quote(found.data.name)}": "check for other problems of the dataset"}
+            {f"saccade data check {shlex.quote(suspects.data.name)}": "check for other problems of the dataset"}
         )
-        return render_page(found.data.name, [Section("how", "How", paragraph(how)), next_], kind=kind, lead=lead)
+        return render_page(suspects.data.name, [Section("how", "How", paragraph(how)), next_], kind=kind, lead=lead)
     how += (
         f"Correct the column label of {table.name}: it contains the most probable class; removing a row keeps the "
         "label of that image."
     )
-    asked = f"saccade data check --answers {shlex.quote(found.answers)} --out {shlex.quote(str(table.parent))}"
+    asked = f"saccade data check --answers {shlex.quote(suspects.answers)} --out {shlex.quote(str(table.parent))}"
     commands = {
         f"{asked} --fix corrected.csv": "the dataset's list with the corrected labels",
         "saccade train corrected.csv": "train on it",
@@ -68,7 +68,7 @@ def _page(found: Suspects, table: Path) -> str:
         Section("how", "How", paragraph(how)),
         next_section(commands),
     ]
-    return render_page(found.data.name, sections, kind=kind, lead=lead)
+    return render_page(suspects.data.name, sections, kind=kind, lead=lead)
 
 
 def _figure(one: Suspect, source: Source) -> Html:
@@ -99,12 +99,12 @@ def read_corrections(file: Path, source: Source) -> dict[int, int]:
     return found
 
 
-def fix_labels(found: Suspects, table: Path, out: Path) -> int:
+def fix_labels(suspects: Suspects, table: Path, out: Path) -> int:
     """Write a list (.csv), or an archive (.npz) for arrays, with corrected labels; return the number of changes."""
     if out.exists():
         raise ConfigError(f"{out} already exists; choose another file name")
-    corrections = read_corrections(table, found.source)
-    source = found.source
+    corrections = read_corrections(table, suspects.source)
+    source = suspects.source
     labels = source.labels.copy()
     labels[list(corrections)] = list(corrections.values())
     changed = int((labels != source.labels).sum())
@@ -118,7 +118,7 @@ def fix_labels(found: Suspects, table: Path, out: Path) -> int:
         return changed
     if out.suffix != ".csv" or not isinstance(source, FileSource):
         raise ConfigError(f"{out}: a corrected list is a .csv file, and needs images in files")
-    data = found.data
+    data = suspects.data
     parts: list[tuple[Source, str, np.ndarray]] = [(source, "train", labels)]
     if data.whole is None and isinstance(data.train, Source):  # the suspects are from the held-out part
         parts = [(data.train, "train", data.train.labels), (source, "val", labels)]

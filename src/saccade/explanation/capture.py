@@ -82,7 +82,7 @@ class _Recorder(TorchFunctionMode):
         self.running: list[tuple[str, nn.Module]] = []
         self.products: list[set[tuple[int, int]]] = []  # shapes N, M of products, by running module
         self.ran: dict[str, nn.Module] = {}
-        self.heard: set[str] = set()
+        self.recorded: set[str] = set()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -159,11 +159,11 @@ class _Recorder(TorchFunctionMode):
         grid = self.layers.locate(name, module, MapShape(axes.windows, shape[-2], shape[-1]), slots=slots)
         with torch.no_grad():
             numbers = measure(rows, axes, grid=grid, keep=self.keep)
-        heard = self.captured.attention
-        calls = sum(other.name == name for other in heard)
+        recorded = self.captured.attention
+        calls = sum(other.name == name for other in recorded)
         label = f"{name or 'model'}#{calls + 1}" if calls else name or "model"
-        heard.append(AttentionMap(name, label, len(heard), grid, fused, scale, **numbers))
-        self.heard.update(outer for outer, _ in self.running)
+        recorded.append(AttentionMap(name, label, len(recorded), grid, fused, scale, **numbers))
+        self.recorded.update(outer for outer, _ in self.running)
 
     def owner(self) -> int:
         """Return the module that a softmax belongs to; for `nn.Softmax`, the enclosing one."""
@@ -222,7 +222,7 @@ class _Recorder(TorchFunctionMode):
         found: list[str] = []
         named = {other.name for other in self.captured.other}
         for name, module in self.ran.items():
-            silent = name not in self.heard and not any(t == name or t.startswith(f"{name}.") for t in named)
+            silent = name not in self.recorded and not any(t == name or t.startswith(f"{name}.") for t in named)
             if name and silent and is_attentive(module) and not any(name.startswith(f"{outer}.") for outer in found):
                 found.append(name)
         return found

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 LABELS = 64  # distinguishable colours; further labels repeat them
 GAP = 4  # pixels between images of a montage
 CAPTION = 16  # pixels for a caption
-SMALLEST = 224  # smallest longer side of an image with overlays
+MIN_SIDE = 224  # smallest longer side of an image with overlays
 
 
 def heat_overlay(pixels: np.ndarray, heat: np.ndarray, *, alpha: float = 0.6, smooth: bool = True) -> np.ndarray:
@@ -102,7 +102,7 @@ def upsample(values: np.ndarray, height: int, width: int, *, smooth: bool = True
 
 def enlarge(pixels: np.ndarray) -> np.ndarray:
     """Enlarge a small image, H, W, 3 uint8, by repeating pixels, so that overlays are visible."""
-    factor = -(-SMALLEST // max(pixels.shape[:2]))
+    factor = -(-MIN_SIDE // max(pixels.shape[:2]))
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1) if factor > 1 else pixels
 
 

@@ -39,7 +39,7 @@ from .result import Explanation
 from .view import ExplainedSample, Shares, shares_of
 
 BATCH = 8  # batch size
-NAME = 60  # most characters of a text in its name
+MAX_NAME = 60  # most characters of a text in its name
 
 
 def explain(
@@ -262,7 +262,7 @@ def explain_texts(
         for number, text in enumerate(listed):
             if progress is not None:
                 progress(f"text {number + 1}")
-            name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
+            name = shorten(text, MAX_NAME) if isinstance(text, str) else f"text {number + 1}"
             inputs = read_text(text, tokenizer, on)
             with torch.no_grad(), eval_mode(model):
                 captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)

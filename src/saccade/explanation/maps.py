@@ -12,7 +12,7 @@ from ..layers.numerics import upcast
 from .grids import Axes, TokenGrid
 
 CHUNK = 1 << 24  # attention weights in memory at a time
-KEPT = 1 << 26  # largest map that is kept
+MAX_CACHED_ELEMENTS = 1 << 26  # largest map that is kept
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, 
         joined["attended"] = torch.cat([part["attended"] for part in parts], -1).cpu()
         if grid.query_grid == grid.key_grid and keys - grid.prefix[1] > 1:
             joined["relative"] = sum(part["relative"] for part in parts).cpu()  # type: ignore[union-attr]
-    kept = keep is not None and sum(part.numel() for part in whole) <= KEPT
+    kept = keep is not None and sum(part.numel() for part in whole) <= MAX_CACHED_ELEMENTS
     joined["weights"] = torch.cat(whole, -2) if kept else None
     return joined
 

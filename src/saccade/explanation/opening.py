@@ -26,7 +26,7 @@ ASSUMED = (
     "The model's configuration does not specify how images are normalised; a mean and standard deviation of 0.5 were "
     "assumed. If its image processor uses others, pass them with shape=saccade.InputSpec(..., mean=, std=)."
 )
-MOST = 16  # most images of a folder
+MAX_IMAGES = 16  # most images of a folder
 DETECTED = 320  # image size for a detector's backbone, which takes any
 
 
@@ -125,13 +125,15 @@ def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.n
 
 
 def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
-    """Read images of a folder and its subfolders, at most MOST; warn of bad ones."""
+    """Read images of a folder and its subfolders, at most MAX_IMAGES; warn of bad ones."""
     found_here = (path for path in folder.rglob("*.*") if path.suffix.lower() in EXTENSIONS and path.is_file())
     files = sorted(path for path in found_here if not any(p.startswith(".") for p in path.relative_to(folder).parts))
-    spread = np.linspace(0, max(len(files) - 1, 0), min(len(files), MOST))
+    spread = np.linspace(0, max(len(files) - 1, 0), min(len(files), MAX_IMAGES))
     places = np.unique(spread.round().astype(int)).tolist()
-    if len(files) > MOST:
-        warnings.warn(f"{folder} has {len(files)} images; {MOST} of them, evenly spaced, are explained", stacklevel=2)
+    if len(files) > MAX_IMAGES:
+        warnings.warn(
+            f"{folder} has {len(files)} images; {MAX_IMAGES} of them, evenly spaced, are explained", stacklevel=2
+        )
     found = []
     for place in places:
         name = files[place].relative_to(folder).as_posix()

@@ -116,7 +116,7 @@ def _head(explanation: Explained, sample: ExplainedSample) -> Html:
     return tag("div", *parts, tag("div", body, other), class_="answer")
 
 
-def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:
+def _answer(answer: Rows, name: str, outputs: str, prediction: Answer | None) -> Html:
     """Render an answer, with bars for probabilities."""
     rows: list[list[Html | str]] = []
     shares = any(share is not None for _, _, share in answer)
@@ -125,12 +125,12 @@ def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:
         if share is not None:  # no interval for a single prediction
             bar = tag("div", strip(math.nan, share, math.nan, x_range=(0, 1), bar=True), class_="share")
         rows.append([label, bar, text] if shares else [label, text])
-    covers = said is not None and said.mask is not None
+    covers = prediction is not None and prediction.mask is not None
     head = [SINGULAR.get(outputs, "Output")]
     head += ["", "Covers" if covers else "Probability"] if shares else ["Answer"]
     caption = f"What {name} answers"
-    if said is not None and shares and outputs != "classes":  # for classes, the first is the answer
-        caption += f": {said.text}"
+    if prediction is not None and shares and outputs != "classes":  # for classes, the first is the answer
+        caption += f": {prediction.text}"
     return table(head, rows, caption=caption, numeric=(len(head) - 1,))
 
 

@@ -22,7 +22,7 @@ from .result import Explanation
 from .view import ExplainedSample, shares_of
 from .views.regions import METHODS as REGIONS
 
-NAME = 60  # most characters of a name
+MAX_NAME = 60  # most characters of a name
 
 
 def explain_questions(
@@ -57,7 +57,7 @@ def explain_questions(
     explained = []
     with removed(model):
         for path, question in _read(given):
-            name = shorten(f"{path.name}: {question}", NAME)
+            name = shorten(f"{path.name}: {question}", MAX_NAME)
             if progress is not None:
                 progress(name)
             image = decode(path, name=path.name)
@@ -95,6 +95,6 @@ def _read(given: Sequence[Any]) -> Iterator[tuple[Path, str]]:
             yield Path(image.strip()), question.strip()
         else:
             raise ValueError(
-                f"{shorten(str(one), NAME)!r} is not an image with a question; give a table with the columns image and "
-                "question, or an image's path, a tab and a question"
+                f"{shorten(str(one), MAX_NAME)!r} is not an image with a question; give a table with the columns image "
+                "and question, or an image's path, a tab and a question"
             )

@@ -73,7 +73,7 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
             return {"absent": one.absent}
         return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
 
-    def said(sample: ExplainedSample) -> dict[str, Answer | None]:
+    def records_of(sample: ExplainedSample) -> dict[str, Answer | None]:
         return {"said": sample.said, "against_said": sample.other_said}
 
     samples = [
@@ -81,7 +81,7 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
             "name": sample.name,
             "answer": [{"class": name, **sample.measured(share)} for name, share in sample.answer],
             "against": [{"class": name, **sample.measured(share)} for name, share in sample.other],
-            **{key: answer.record for key, answer in said(sample).items() if answer is not None},
+            **{key: answer.record for key, answer in records_of(sample).items() if answer is not None},
             "views": {one.key: view(place, one) for one in sample.views},
         }
         for place, sample in enumerate(explanation.samples)

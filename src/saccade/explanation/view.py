@@ -111,11 +111,11 @@ class Explained:
         return [image.views for image in self.samples]
 
 
-def shares_of(said: Answer | None) -> Shares:
+def shares_of(prediction: Answer | None) -> Shares:
     """Return names and probabilities of an answer, if it has some."""
-    return [] if said is None else [(name, share) for name, _, share in said.rows if share is not None]
+    return [] if prediction is None else [(name, share) for name, _, share in prediction.rows if share is not None]
 
 
-def rows_of(shares: Shares, said: Answer | None) -> Rows:
+def rows_of(shares: Shares, prediction: Answer | None) -> Rows:
     """Return an answer as rows of text."""
-    return [(name, f"{share:.1%}", share) for name, share in shares] if said is None else said.rows
+    return [(name, f"{share:.1%}", share) for name, share in shares] if prediction is None else prediction.rows

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 RESOLUTION = 2e-7  # singular values below this share of the largest are rounding
-SMALLEST = 1e-6  # matrices smaller than this are not scaled up further, which bounds the slope at zero
+MIN_NORM = 1e-6  # matrices smaller than this are not scaled up further, which bounds the slope at zero
 
 # Steps x <- x h(x^2)^2, f <- f h(x^2) with h(t) = a + b t + c t^2, from f = x = s. They keep f^2 / x = s, so that
 # f = sqrt(s) when x = 1. Each h is the best approximation that brings x nearer to 1 on [l, 1], where l is what the
@@ -31,7 +31,7 @@ STEPS = (
 
 def bound_of_largest(gram: Tensor) -> Tensor:
     """Return a bound of the largest singular value from Q^T Q, B, 1, 1; at most n**(1/4) too large."""
-    return torch.linalg.matrix_norm(gram, keepdim=True).sqrt().clamp_min(SMALLEST)
+    return torch.linalg.matrix_norm(gram, keepdim=True).sqrt().clamp_min(MIN_NORM)
 
 
 class SquareRootByProducts(torch.autograd.Function):

@@ -90,7 +90,7 @@ EXPANDING = {
     "_project_conv": "conv_pwl",
     "_bn2": "bn3",
 }
-PLAIN = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+NOT_EXPANDING = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 SQUEEZE = {"_se_reduce": "se.conv_reduce", "_se_expand": "se.conv_expand"}
 BLOCK = re.compile(r"_blocks\.(\d+)\.([^.]+)\.(.+)")
 
@@ -111,7 +111,7 @@ def rename_foreign(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> 
 def _efficientnet(name: str, weights: Mapping[str, Tensor], blocks: list[str]) -> str:
     if found := BLOCK.fullmatch(name):
         number, part, last = int(found[1]), found[2], found[3]
-        names = SQUEEZE | (EXPANDING if f"_blocks.{number}._expand_conv.weight" in weights else PLAIN)
+        names = SQUEEZE | (EXPANDING if f"_blocks.{number}._expand_conv.weight" in weights else NOT_EXPANDING)
         place = blocks[number] if number < len(blocks) else f"blocks.{number}"  # one too many, to be named as such
         return f"{place}.{names.get(part, part)}.{last}"
     part, dot, last = name.partition(".")

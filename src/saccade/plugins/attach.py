@@ -17,7 +17,7 @@ HOOKS = (
     "_forward_pre_hooks_with_kwargs",
 )
 CHANGED: list[Callable[[nn.Module], None]] = []  # called after a model's plug-ins have changed
-PLAIN = (bool, int, float, str, type(None))  # values that can be replaced directly
+VALUE_TYPES = (bool, int, float, str, type(None))  # values that can be replaced directly
 
 
 class Plugin(Protocol):
@@ -109,7 +109,7 @@ class Handle:
         later = handles[handles.index(self) + 1 :]
         for parent, name, _ in self._replaced:
             above = next((h for h in later if h._index(parent, name) is not None), None)
-            if above is not None and not isinstance(getattr(parent, name), PLAIN):
+            if above is not None and not isinstance(getattr(parent, name), VALUE_TYPES):
                 raise RuntimeError(f"detach {type(above.plugin).__name__} first: it was attached on top of this one")
         for hook in self._hooks:
             hook.remove()

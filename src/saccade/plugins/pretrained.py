@@ -12,8 +12,8 @@ from .attach import CHANGED, attach, attached
 from .registry import PLUGINS
 
 RECORD = "saccade_plugins"  # in config.json
-PLAIN = (str, int, float, bool, type(None))
-MOST = 32  # most plug-ins of a model
+OPTION_TYPES = (str, int, float, bool, type(None))
+MAX_PLUGINS = 32  # most plug-ins of a model
 SAFE = {"local_files_only": True, "trust_remote_code": False}  # otherwise transformers asks whether to run remote code
 
 
@@ -50,7 +50,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
 def recorded_plugins(path: Path) -> list[str]:
     """Return the plug-ins in a folder's configuration, as in settings; empty if it cannot be read."""
     record = read_record(path / "config.json").get(RECORD)
-    entries = record[:MOST] if isinstance(record, list) else []
+    entries = record[:MAX_PLUGINS] if isinstance(record, list) else []
     pairs = [(entry.get("name"), entry.get("options")) for entry in entries if isinstance(entry, dict)]
     return [_write(name, options) for name, options in pairs if isinstance(name, str) and isinstance(options, dict)]
 
@@ -98,24 +98,24 @@ def describe_plugin(plugin: Any) -> dict[str, Any] | None:
         if hasattr(plugin, key):  # options passed on are in `options`
             value = getattr(plugin, key)
             options[key] = list(value) if isinstance(value, tuple) else value
-    plain = all(isinstance(value, PLAIN) or _is_list(value) for value in options.values())
+    plain = all(isinstance(value, OPTION_TYPES) or _is_list(value) for value in options.values())
     return {"name": name, "options": options} if plain else None
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(part, PLAIN) for part in value)
+    return isinstance(value, list) and all(isinstance(part, OPTION_TYPES) for part in value)
 
 
 def _read(record: Any, path: Path) -> list[Any]:
     """Read the plug-ins of a configuration, which may be untrusted."""
     wrong = ValueError(f"{path / 'config.json'}: {RECORD} is not a list of plug-ins with options; save the model again")
-    if not isinstance(record, list) or len(record) > MOST:
+    if not isinstance(record, list) or len(record) > MAX_PLUGINS:
         raise wrong
     found = []
     for entry in record:
         if not isinstance(entry, dict) or set(entry) != {"name", "options"} or not isinstance(entry["options"], dict):
             raise wrong
-        if not all(isinstance(value, PLAIN) or _is_list(value) for value in entry["options"].values()):
+        if not all(isinstance(value, OPTION_TYPES) or _is_list(value) for value in entry["options"].values()):
             raise wrong
         try:
             made = PLUGINS.find(str(entry["name"]))

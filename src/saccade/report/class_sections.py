@@ -17,7 +17,7 @@ WORST, BEST = 20, 5
 LISTED = 2000  # most classes listed
 MAPPED = 30  # most classes of a confusion matrix
 BESIDE = 12  # most classes of a matrix beside a table
-NAME = 120  # most characters of a class' or file's name
+MAX_NAME = 120  # most characters of a class' or file's name
 
 
 def class_section(answered: Answered, classes: Sequence[str]) -> Section:
@@ -154,7 +154,7 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
 def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Html:
     rows = []
     for pair in confused_pairs(answered, most=most):
-        names = [shorten(classes[one], NAME) for one in (pair.true, pair.predicted)]
+        names = [shorten(classes[one], MAX_NAME) for one in (pair.true, pair.predicted)]
         rows.append([*names, f"{pair.samples:,} of {pair.of:,}", f"{pair.samples / pair.of:.1%}"])
     return table(
         ["True class", "Predicted", "Images", "Share"],

@@ -9,7 +9,7 @@ from .markup import Child, Html, breakable, join, shorten, tag
 from .page import fold, paragraph, table
 from .rows import Interval, interval_chart
 
-NAME = 80  # most characters of a name on a page
+MAX_NAME = 80  # most characters of a name on a page
 TEXT = 600  # most characters of other cells
 
 
@@ -112,7 +112,7 @@ def _drawn(block: Table) -> Html:
 def _cell(cell: Cell) -> Child:
     if isinstance(cell, Span):
         return cell.text
-    short = shorten(cell, NAME if isinstance(cell, Name) else 2 * TEXT)
+    short = shorten(cell, MAX_NAME if isinstance(cell, Name) else 2 * TEXT)
     return tag("code", breakable(short)) if isinstance(cell, Code) else short
 
 

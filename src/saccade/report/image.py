@@ -9,16 +9,16 @@ from PIL import Image
 from .markup import Html, tag
 
 LARGEST = 128
-SMALLEST = 96
+MIN_SIDE = 96
 
 
-def encode_image(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST) -> Html:
+def encode_image(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = MIN_SIDE) -> Html:
     """Return an image element with an embedded image, H, W, 3 or H, W, 1 or H, W uint8."""
     image = _fit(_open(pixels), largest=largest, smallest=smallest)
     return tag("img", src=_uri(image), alt=alt, width=image.width, height=image.height)
 
 
-def png_uri(pixels: np.ndarray, *, largest: int = LARGEST, smallest: int = SMALLEST) -> str:
+def png_uri(pixels: np.ndarray, *, largest: int = LARGEST, smallest: int = MIN_SIDE) -> str:
     """Return an image as a data URI.
 
     Args:

@@ -12,7 +12,7 @@ from ..support.files import read_small
 from .metadata import takes
 from .weights import SOURCES
 
-SETTINGS, MOST = "config.yaml", 2**20  # the run's settings, beside its weights; most bytes
+SETTINGS, MAX_SETTINGS_BYTES = "config.yaml", 2**20  # the run's settings, beside its weights; most bytes
 LOST = {  # by prefix of the model's name
     "sot_": ("alpha", "centring", "divisor", "epn_axis", "normalization", "num_iter", "num_sv", "positive", "start"),
 }
@@ -82,7 +82,7 @@ def _as_before(text: Any) -> Any:
 def _settings(file: Path) -> Mapping[str, Any] | None:
     """Return the model settings of a run; None if they cannot be read."""
     try:
-        model = read_yaml(read_small(file, most=MOST).decode(), source=str(file)).get("model")
+        model = read_yaml(read_small(file, most=MAX_SETTINGS_BYTES).decode(), source=str(file)).get("model")
     except (OSError, ValueError):
         return None
     return model if isinstance(model, dict) else None

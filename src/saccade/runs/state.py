@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..support.files import open_regular, read_small
 
-NAME = "step-{:09d}"
+STEP_FOLDER = "step-{:09d}"
 FOLDER = re.compile(r"step-(\d+)(?:\.(\d+))?")
 SHARD = r"shard-\d+-of-\d+\.safetensors"
 RECORD_BYTES = 2**30  # largest state.json
@@ -126,7 +126,7 @@ def _begin(folder: Path, step: int) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(".step-*.part"):
         shutil.rmtree(left, ignore_errors=True)
-    name, again = NAME.format(step), 0
+    name, again = STEP_FOLDER.format(step), 0
     while (folder / (name + (f".{again}" if again else ""))).exists():
         again += 1  # keep an earlier state of the same step until this one is complete
     name += f".{again}" if again else ""

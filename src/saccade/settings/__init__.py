@@ -1,4 +1,4 @@
-"""Settings of a run: the schema, recipes and families, and what is decided from data, model and machine.
+"""Settings of a run: schema, recipes, families, and rules that decide from data, model and machine.
 
 Names are loaded when first used: `saccade.settings.help` alone costs no more than reading a file.
 """

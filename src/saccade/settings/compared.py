@@ -4,7 +4,7 @@ from .changes import overlay
 from .decisions import Change, Rule, between
 from .facts import ComparedFacts, Facts
 from .schema import TrainConfig
-from .strength import settle_strength
+from .strength import scale_augmentation_to_epochs
 
 
 def _compared(facts: Facts) -> ComparedFacts:
@@ -34,7 +34,7 @@ def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
     if longest is None:
         return None
     why = f"{longest} epochs; short runs train better with less augmentation, and all arms are augmented alike"
-    return Change(between(config, settle_strength(config, longest)), why)
+    return Change(between(config, scale_augmentation_to_epochs(config, longest)), why)
 
 
 def _tune(config: TrainConfig, facts: Facts) -> Change | None:

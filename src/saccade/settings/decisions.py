@@ -123,8 +123,8 @@ def beside_recipe(record: Sequence[Decision], config: TrainConfig) -> list[Decis
             recipe[one.setting] = one.value
     found = [replace(one, before=recipe[one.setting]) for one in latest(record, config).values()]
     order = list(flatten(config))
-    told = [one for one in found if _plain(one.value) != _plain(one.before) and one.setting not in ASKS]
-    return sorted(told, key=lambda one: order.index(one.setting))
+    changed = [one for one in found if _plain(one.value) != _plain(one.before) and one.setting not in ASKS]
+    return sorted(changed, key=lambda one: order.index(one.setting))
 
 
 def say_decision(one: Decision) -> str:

@@ -1,4 +1,4 @@
-"""What settings are decided from: what was asked for, the dataset, the model, the machine and the time."""
+"""Facts that settings are decided from: the request, the dataset, the model, the machine and the time."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A recipe and what a user gave beside it."""
+class Request:
+    """A recipe and the settings that the user gave."""
 
     recipe: str  # name or file
     values: Mapping[str, Any]  # its settings
@@ -51,7 +51,7 @@ class ModelFacts:
     """A model."""
 
     name: str  # in full
-    asked: str = ""  # the name that was given for it
+    requested: str = ""  # the name that was given for it
     side: int | None = 224  # of the images it is made for; None: it reads none
     mean: list[float] = field(default_factory=lambda: [0.485, 0.456, 0.406])
     std: list[float] = field(default_factory=lambda: [0.229, 0.224, 0.225])
@@ -106,12 +106,12 @@ class ComparedFacts:
 class Facts:
     """All facts that are known; rules whose facts are not known decide nothing."""
 
-    asked: Asked | None = None
+    request: Request | None = None
     tried: TriedRate | None = None
     time: TimeFacts | None = None
     data: SetFacts | None = None
     model: ModelFacts | None = None
     machine: MachineFacts | None = None
     compared: ComparedFacts | None = None
-    begun: bool = False  # the run is resumed: it keeps its model, whatever its first weights say by now
+    resumed: bool = False  # it keeps its model, even if its initial weights now describe another one
     filled: bool = False  # the settings were resolved before

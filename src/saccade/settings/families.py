@@ -1,4 +1,4 @@
-"""Families of models that are trained alike, with the settings that a recipe takes for each."""
+"""Model families, with the settings that a recipe uses for each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from .values import ConfigError
 
 @dataclass(frozen=True)
 class Family:
-    """Models that are trained alike."""
+    """A family of models that are trained with the same settings."""
 
     name: str  # of the family
     settings: Mapping[str, Any]  # laid over a recipe's
@@ -38,7 +38,7 @@ def family_of(recipe: str | None, model: str) -> Family | None:
 
 
 def has_families(recipe: str | None) -> bool:
-    """Tell whether a recipe's numbers depend on the family of models."""
+    """Whether a recipe's numbers depend on the family of models."""
     return bool(_families(recipe))
 
 

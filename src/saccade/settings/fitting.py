@@ -1,11 +1,11 @@
-"""Rules on what was found out: the dataset, the model and its weights, the machine and the time."""
+"""Rules on facts: the dataset, the model and its weights, the machine and the time."""
 
 from .decisions import Change, Rule, between
 from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
 from .families import family_of
 from .schema import TrainConfig
 from .sizes import batch_for, batch_of_large, epochs_for, options_above_small, patches_for, side_for, side_of_whole
-from .strength import settle_strength
+from .strength import scale_augmentation_to_epochs
 
 
 def _data(facts: Facts) -> SetFacts:
@@ -60,9 +60,9 @@ def _task_of_set(config: TrainConfig, facts: Facts) -> Change | None:
 
 def _full_name(config: TrainConfig, facts: Facts) -> Change | None:
     model = _model(facts)
-    if config.model.name not in (model.asked, model.name):
+    if config.model.name not in (model.requested, model.name):
         return None
-    return Change({"model.name": model.name}, f"the full name of {model.asked}")
+    return Change({"model.name": model.name}, f"the full name of {model.requested}")
 
 
 def _size_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
@@ -171,7 +171,7 @@ def _epochs_of_steps(config: TrainConfig, facts: Facts) -> Change | None:
 
 def _options_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
     weights = _model(facts).weights
-    if weights is None or facts.begun:
+    if weights is None or facts.resumed:
         return None
     why = f"the weights of {_model(facts).name} were trained with these options"
     return Change({"model.options": {**weights.options, **config.model.options}}, why)
@@ -201,7 +201,7 @@ def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
     if full is None:
         return None
     why = f"{epochs} epochs; runs under {full} epochs train better with less augmentation"
-    return Change(between(config, settle_strength(config, epochs)), why)
+    return Change(between(config, scale_augmentation_to_epochs(config, epochs)), why)
 
 
 def _precision(config: TrainConfig, facts: Facts) -> Change | None:

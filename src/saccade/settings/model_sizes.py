@@ -1,4 +1,4 @@
-"""How large the backbones are: what the papers say, and what was counted here; read without building any."""
+"""Sizes of the backbones, the papers' and those counted here, without building a model."""
 
 from typing import NamedTuple
 

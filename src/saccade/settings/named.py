@@ -2,7 +2,7 @@
 
 
 def split_options(text: str) -> list[str]:
-    """Cut options at commas that are not inside of brackets."""
+    """Split options at commas that are not inside brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[{(") - (letter in "]})")

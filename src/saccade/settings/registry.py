@@ -1,4 +1,4 @@
-"""Things by the names people type: tasks, plug-ins and readers, of this package and of others."""
+"""Registry of tasks, plug-ins and readers by name, of this package and of others."""
 
 import inspect
 import pkgutil
@@ -15,10 +15,10 @@ from .named import split_options
 from .text import read_value
 from .values import ConfigError
 
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 
 
-class Registry(Mapping[str, Thing], Generic[Thing]):
+class Registry(Mapping[str, T], Generic[T]):
     """Names to what was registered under them; all are found when a name is first asked for.
 
     Args:
@@ -29,22 +29,22 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
 
     def __init__(self, noun: str, *, group: str, home: str | tuple[str, ...]) -> None:
         self.noun, self.group, self.homes = noun, group, (home,) if isinstance(home, str) else home
-        self._found: dict[str, Thing] = {}
+        self._found: dict[str, T] = {}
         self._complete = self._looking = False
         self._lock = threading.RLock()  # a server's threads may ask at once, and what registers may ask itself
 
-    def register(self, name: str) -> Callable[[Thing], Thing]:
+    def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that puts a class or a function under a name."""
 
-        def put(thing: Thing) -> Thing:
-            known = self._found.setdefault(name, thing)
-            if known is not thing:
-                raise ValueError(f"two {self.noun}s are called {name!r}: {_where(known)} and {_where(thing)}")
-            return thing
+        def put(entry: T) -> T:
+            known = self._found.setdefault(name, entry)
+            if known is not entry:
+                raise ValueError(f"two {self.noun}s are called {name!r}: {_where(known)} and {_where(entry)}")
+            return entry
 
         return put
 
-    def find(self, name: str) -> Thing:
+    def find(self, name: str) -> T:
         """Return what is registered under a name, or say which names there are."""
         self._complete_once()
         if name not in self._found:
@@ -66,14 +66,14 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
                     for file in pkgutil.iter_modules(import_module(home).__path__):
                         import_module(f"{home}.{file.name}")
                 for point in entry_points(group=self.group):
-                    thing = point.load()
+                    entry = point.load()
                     if point.name not in self._found:
-                        self.register(point.name)(thing)
+                        self.register(point.name)(entry)
                 self._complete = True
             finally:
                 self._looking = False
 
-    def __getitem__(self, name: str) -> Thing:
+    def __getitem__(self, name: str) -> T:
         self._complete_once()
         return self._found[name]
 
@@ -92,7 +92,7 @@ def parse_options(
     *,
     given_here: tuple[str, ...] = (),
     typed: Mapping[str, Any] | None = None,
-    of: Callable[[Any], Any] = lambda thing: thing,
+    of: Callable[[Any], Any] = lambda entry: entry,
 ) -> tuple[str, dict[str, Any]]:
     """Read "name" or "name:option=value,option=value"; options are those of the registered one's signature.
 
@@ -174,5 +174,5 @@ def join_hints(*several: Mapping[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def _where(thing: Any) -> str:
-    return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', thing)}"
+def _where(entry: Any) -> str:
+    return f"{getattr(entry, '__module__', '?')}.{getattr(entry, '__qualname__', entry)}"

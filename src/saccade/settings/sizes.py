@@ -1,4 +1,4 @@
-"""Sizes that suit a set of samples: of images, patches, batches and epochs."""
+"""Image size, patch size, batch size and epochs for a dataset."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from .values import ConfigError
 
 SMALL_SIDE = 64  # pixels of a side up to which images are small
 MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
-FEWEST = 16  # images in a batch that was made smaller
+MIN_BATCH_SIZE = 16  # images in a batch that was made smaller
 STEP = 32  # pixels in which sizes of images are chosen
 CPU_SHARE = 2  # a task's largest side on a GPU, divided by that on a CPU
 THIN = 4.0  # pixels of the finest feature map's cells: what is thinner needs larger images
@@ -90,7 +90,12 @@ def batch_for(config: TrainConfig, samples: int | None, *, few_rate: float | Non
         few_rate: what it falls from; the settings' own if not given.
     """
     batch, least, halvings = config.optim.batch_size, config.optim.least_steps, 0
-    while least is not None and samples is not None and steps_of_epoch(samples, batch) < least and batch >= 2 * FEWEST:
+    while (
+        least is not None
+        and samples is not None
+        and steps_of_epoch(samples, batch) < least
+        and batch >= 2 * MIN_BATCH_SIZE
+    ):
         batch, halvings = batch // 2, halvings + 1
     if not halvings:
         return batch, config.optim.lr

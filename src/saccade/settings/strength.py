@@ -5,12 +5,12 @@ from typing import Any
 from .changes import overlay
 from .schema import AugmentConfig, TrainConfig
 
-PLAIN = 15  # epochs of a run, up to which it is best off without augmentation that grows with them
+SHORT_RUN_EPOCHS = 15  # epochs of a run, up to which it is best off without augmentation that grows with them
 HIGHEST = {"rand_magnitude": 10.0, "mix_prob": 1.0, "erase": 1.0, "jitter": 1.0}  # that augmentation can be made
 SAY_STRENGTH = ("rand_ops", "rand_magnitude", "mixup", "cutmix", "mix_prob", "erase", "jitter")  # settings of `augment`
 
 
-def settle_strength(config: TrainConfig, epochs: int) -> TrainConfig:
+def scale_augmentation_to_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
     """Return settings whose augmentation suits a run of so many epochs, if they say what is the length for all of it.
 
     A run that sees its images a few times does not learn them by heart, and what makes them harder costs it accuracy.
@@ -24,10 +24,10 @@ def settle_strength(config: TrainConfig, epochs: int) -> TrainConfig:
 
 def share_of_full(full: int, epochs: int) -> float:
     """Return how strong augmentation is in a run of so many epochs, of what it is in one of `full`."""
-    return min(max(epochs - PLAIN, 0) / max(full - PLAIN, 1), 1.0)
+    return min(max(epochs - SHORT_RUN_EPOCHS, 0) / max(full - SHORT_RUN_EPOCHS, 1), 1.0)
 
 
-def settled_strength(resolved: TrainConfig) -> dict[str, Any]:
+def frozen_augmentation(resolved: TrainConfig) -> dict[str, Any]:
     """Return the settings that keep augmentation as strong as it was made, however long another run is."""
     return {f"augment.{name}": getattr(resolved.augment, name) for name in (*SAY_STRENGTH, "full_epochs")}
 

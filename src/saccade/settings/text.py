@@ -1,4 +1,4 @@
-"""Settings as text: YAML with plain values alone and numbers as people write them, and `name=value`."""
+"""Settings as text: safe YAML that also reads numbers such as 1e-3, and `name=value`."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ BROKEN = r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?\Z|[-+]?\
 
 
 class Retired(NamedTuple):
-    """A setting that runs were once written with."""
+    """A removed setting that earlier versions wrote."""
 
     default: Any  # that it had last
     now: str  # what is done instead
@@ -81,7 +81,7 @@ def _load(text: str, complaint: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 010 and 1:30 as they are written, a text: YAML 1.1 takes them for 8 and for 90."""
+    """Loader that reads 010 and 1:30 as strings, where YAML 1.1 reads 8 and 90."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -102,7 +102,7 @@ def load_yaml(text: str) -> Any:
 
 @lru_cache(maxsize=32)
 def _parse(text: str) -> Any:
-    """Parse a text once: a run asks for the same recipes many times."""
+    """Parse a text, with a cache, since a run reads the same recipes many times."""
     if len(text) > TEXT_CHARS:
         raise ValueError(f"it has {len(text)} characters; settings may have at most {TEXT_CHARS}")
     try:

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 
 class ConfigError(ValueError):
-    """A setting that does not exist or does not take the value given."""
+    """An unknown setting, or a value that it does not accept."""
 
 
 def require_choice(name: str, value: Any, allowed: Any) -> None:
-    """Refuse an option's value that is none of those allowed: listed, or written as the option's type hint."""
+    """Refuse an option's value that is not allowed, by a list or the option's type hint."""
     allowed = choices(allowed) if get_origin(allowed) in (Literal, Union, types.UnionType) else list(allowed)
     if value not in allowed:
         raise ValueError(f"{name}={value!r} was given; allowed are {', '.join(map(repr, allowed))}")
@@ -31,7 +31,7 @@ def from_none(value: Any) -> Any:
 
 
 def require_number(name: str, value: float | None, low: float, high: float) -> None:
-    """Refuse a flag's number that is not from one to another; None was not given."""
+    """Refuse a flag's number outside its range; None means not given."""
     if value is not None and not low <= value <= high:  # true of nan as well
         raise ValueError(f"{name} {value} was given; it must be from {low} to {high}")
 

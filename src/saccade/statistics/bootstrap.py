@@ -13,7 +13,7 @@ from .proportion import wilson
 LEVEL = 0.95
 RESAMPLES = 2000
 RECORDS = 500_000  # that a number which is made of all of them reads over its resamples
-FEWEST = 200  # resamples of such a number at least
+MIN_RESAMPLES = 200  # resamples of such a number at least
 BLOCK = 20_000_000  # counts held at a time
 
 Statistic = Callable[[np.ndarray], np.ndarray]  # how often each sample counts, R, N -> R values
@@ -127,7 +127,7 @@ def fewer(count: int, resamples: int, *, condition: bool = False) -> int:
         resamples: of other numbers.
         condition: whether it is one of the many under conditions.
     """
-    return min(resamples, FEWEST if condition else max(FEWEST, RECORDS // max(count, 1)))
+    return min(resamples, MIN_RESAMPLES if condition else max(MIN_RESAMPLES, RECORDS // max(count, 1)))
 
 
 def resample(

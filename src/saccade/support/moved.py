@@ -40,10 +40,10 @@ MODULES = """
     yaml_text: settings.text
     comparison.arms: comparison.plan.arms
     comparison.budget: comparison.plan.budget
-    comparison.clock: comparison.run.clock
+    comparison.clock: comparison.run.scheduler
     comparison.common: comparison.plan.common
     comparison.conclude: comparison.conclude.conclusion
-    comparison.cut: comparison.plan.cut
+    comparison.cut: comparison.plan.folds
     comparison.difference: statistics.difference statistics.multiplicity statistics.planning statistics.inputs
     comparison.diverged: comparison.conclude.diverged
     comparison.evidence: comparison.conclude.evidence
@@ -71,6 +71,12 @@ MODULES = """
     comparison.words: comparison.page.words
     comparison.worker: comparison.run.worker
     evaluation.bootstrap: statistics.bootstrap evaluation.judge
+    comparison.plan.cut: comparison.plan.folds
+    comparison.run.clock: comparison.run.scheduler
+    data.kept: data.cache
+    evaluation.asking: evaluation.inference
+    settings.asking: settings.request_rules
+    tasks.vqa.asked: tasks.vqa.questions
     tasks.hosts: tasks.huggingface
     tasks.page: tasks.presenter
     tasks.text.hosted: tasks.text.hosts
@@ -93,6 +99,15 @@ RENAMED = {
     "saccade.evaluation.bootstrap.Difference": "saccade.statistics.bootstrap.ResampledDifference",
     "saccade.tasks.page.Page": "saccade.tasks.presenter.Presenter",
     "saccade.evaluation.bootstrap.mcnemar": "saccade.statistics.exact.mcnemar_counts",
+    "saccade.comparison.cut.Cut": "saccade.comparison.plan.folds.FoldAssignment",
+    "saccade.comparison.cut.Piece": "saccade.comparison.plan.folds.FoldRun",
+    "saccade.comparison.cut.pieces": "saccade.comparison.plan.folds.fold_runs",
+    "saccade.comparison.request.Question": "saccade.comparison.plan.request.ComparisonSpec",
+    "saccade.comparison.request.ask": "saccade.comparison.plan.request.resolve_metric",
+    "saccade.comparison.budget.Ask": "saccade.comparison.plan.budget.BudgetRequest",
+    "saccade.comparison.budget.Fit": "saccade.comparison.plan.budget.BudgetFit",
+    "saccade.evaluation.bootstrap.FEWEST": "saccade.statistics.bootstrap.MIN_RESAMPLES",
+    "saccade.tasks.vqa.asked.Asked": "saccade.tasks.vqa.questions.QuestionTable",
 }
 
 

@@ -139,7 +139,7 @@ class Metrics:
         self.parts.append({name: value.to("cpu", non_blocking=gpu is not None) for name, value in found.items()})
         self.arrived = None if gpu is None else torch.cuda.current_stream(gpu).record_event()
 
-    def stays(self, found: Mapping[str, Tensor]) -> bool:
+    def stays(self, measurements: Mapping[str, Tensor]) -> bool:
         """Whether measurements stay on the GPU until they are combined."""
         return False
 
@@ -174,7 +174,7 @@ class Metrics:
         """Return a column of records for each metric, N, ..., and `group` if samples have groups."""
         return {name: self.columns[name] for name in dict.fromkeys(spec.column for spec in self.specs)}
 
-    def settle(self) -> None:
+    def calibrate(self) -> None:
         """Store in the spec what decoding needs from validation, such as thresholds."""
 
     def compute(self) -> dict[str, float]:

@@ -13,10 +13,10 @@ ROLES = {
 def refuse_earlier(task: type) -> None:
     """Refuse a task with methods that now belong to a role, and name the role."""
     wrong = {role: [name for name in names.split() if name in vars(task)] for role, names in ROLES.items()}
-    told = [f"{', '.join(names)} to its {role.title()}" for role, names in wrong.items() if names]
-    if told:
+    moves = [f"{', '.join(names)} to its {role.title()}" for role, names in wrong.items() if names]
+    if moves:
         raise TypeError(
-            f"the task {task.__name__} is written for an earlier version of saccade; move {'; '.join(told)}. Each is "
+            f"the task {task.__name__} is written for an earlier version of saccade; move {'; '.join(moves)}. Each is "
             "a class derived from the class of that name in saccade.tasks, and the task refers to it as in "
             "`presenter = ...` (docs/tasks.md)"
         )

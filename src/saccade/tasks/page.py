@@ -15,7 +15,7 @@ from ..report.rows import Interval, share_chart
 from ..support.moved import find_moved
 from .metric import PLACE, MetricSpec
 
-NAME = 120  # most characters of a name
+MAX_NAME = 120  # most characters of a name
 IMAGES = 24
 WORST, SOME = 12, 6  # worst samples shown, and samples of `compared_section`
 COMPARED = "Worst, typical and best images"
@@ -138,7 +138,7 @@ def worst_section(
         place = int(places[index])
         pixels = shown.read(place)
         if pixels is not None:
-            name = shorten(shown.source.name(place), NAME)
+            name = shorten(shown.source.name(place), MAX_NAME)
             image = tag("div", encode_image(pixels, alt=f"{name}{alt(int(index))}"), class_="frame")
             items.append(tag("li", image, *tell(shown, int(index)), paragraph(name, class_="name")))
     return Section("pictures", title, join(paragraph(about), _listed(items)))
@@ -177,7 +177,7 @@ def compared_section(
         drawn = None if pixels is None else draw(number, place, pixels)
         if shown.source is None or drawn is None:
             continue
-        name = shorten(shown.source.name(place), NAME)
+        name = shorten(shown.source.name(place), MAX_NAME)
         group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
         images = [
             tag("div", encode_image(one, alt=f"{what} of {name}", largest=side), class_="frame")

@@ -10,7 +10,7 @@ from ..report.page import Section, paragraph
 from .answer import Answer
 from .metric import MetricSpec
 from .numbers import number_sections
-from .page import NAME, Shown
+from .page import MAX_NAME, Shown
 
 
 class Presenter:
@@ -75,14 +75,15 @@ class Presenter:
             return self.unfinished(shown)
         return join(
             shown.model,
-            f", trained on {shorten(shown.data, NAME)}, reaches {spec.words} of ",
+            f", trained on {shorten(shown.data, MAX_NAME)}, reaches {spec.words} of ",
             tag("strong", spec.show(value)),
             f" on {shown.count:,} validation samples.",
         )
 
     def unfinished(self, shown: Shown) -> Html:
         """Return the summary sentence of a run without a result."""
-        message = f" was trained on {shorten(shown.data, NAME)}; the run has not finished, so there is no result yet."
+        name = shorten(shown.data, MAX_NAME)
+        message = f" was trained on {name}; the run has not finished, so there is no result yet."
         return join(shown.model, message)
 
     def facts(self, shown: Shown) -> list[tuple[str, str, str]]:

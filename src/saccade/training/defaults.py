@@ -14,9 +14,9 @@ from ..settings.strength import share_of_full
 from ..support.wording import count_of
 
 SAMPLED = 48  # images whose size is read
-FEW = 5000  # fewer photographs are too few to train from scratch
+FEW_PHOTOGRAPHS = 5000  # fewer photographs are too few to train from scratch
 CIFAR = "cifar"  # recipe for datasets like CIFAR
-MANY, SMALLEST = 16_000, 32  # least number of images and largest image size for that recipe
+MIN_CIFAR_SAMPLES, MAX_CIFAR_SIDE = 16_000, 32  # least number of images and largest image size for that recipe
 FROM_SCRATCH = (
     "training from random weights on only {samples} images; pretrained weights are usually far more accurate: "
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
@@ -53,12 +53,12 @@ def is_like_cifar(data: Source | Stream, limit: int | None) -> bool:
     if isinstance(data, Stream):
         return False
     array = data.array()
-    side = side_for(typical_side(data), SMALLEST) if array is None else array.shape[1]
+    side = side_for(typical_side(data), MAX_CIFAR_SIDE) if array is None else array.shape[1]
     return _many_small(min(len(data), limit or len(data)), side)
 
 
 def _many_small(samples: int, side: int) -> bool:
-    return samples >= MANY and side <= SMALLEST
+    return samples >= MIN_CIFAR_SAMPLES and side <= MAX_CIFAR_SIDE
 
 
 def validate_every(config: TrainConfig, train: int, val: int) -> int:
@@ -81,7 +81,7 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
     notes = []
     size = resolved.data.img_size
     random = resolved.model.checkpoint is None and not resolved.model.pretrained
-    if random and side is not None and side > SMALL_SIDE and samples is not None and samples <= FEW:
+    if random and side is not None and side > SMALL_SIDE and samples is not None and samples <= FEW_PHOTOGRAPHS:
         notes.append(FROM_SCRATCH.format(samples=samples))
     ours = (config.recipe, resolved.model.name, config.optim.name) == ("small", "glnet_nano", "adamw")
     if ours and random and samples is not None and size is not None and _many_small(samples, size):

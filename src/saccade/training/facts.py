@@ -17,13 +17,13 @@ from .defaults import typical_sides
 
 
 def gather_facts(
-    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, begun: bool = False
+    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, resumed: bool = False
 ) -> Facts:
     """Return the facts of a run before its settings are resolved.
 
     Args:
         config: settings after the task's changes.
-        begun: whether the run is resumed.
+        resumed: whether the run is resumed.
     """
     name = choice.kind.hosts.find_model(config.model.name)
     own, cfg = choice.kind.hosts.builds(name), model_cfg(name)
@@ -48,7 +48,7 @@ def gather_facts(
         data=found,
         model=ModelFacts(
             name,
-            asked=config.model.name,
+            requested=config.model.name,
             side=None if choice.kind.reader.reads == "text" else cfg["input_size"][-1],
             mean=list(cfg["mean"]),
             std=list(cfg["std"]),
@@ -56,7 +56,7 @@ def gather_facts(
             weights=weights,
         ),
         machine=machine_facts(device),
-        begun=begun,
+        resumed=resumed,
         filled=is_filled(config),
     )
 

@@ -58,7 +58,7 @@ def finish(loop: Loop, run: Run, parts: TrainingParts, record: dict[str, Any], *
     """Write weights, scores, predictions and the summary of a finished run."""
     measured = loop.measured or loop.evaluate()
     metrics = {f"val_{name}": value for name, value in measured.compute().items()}
-    measured.settle()
+    measured.calibrate()
     weights, predictions = loop.weights(), loop.predictions(measured)
     primary = parts.primary
     trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)

@@ -190,7 +190,7 @@ class Loop(RestorableStep):
                 now = self.now()
                 self.limit.validated(now - started, now=now, step=self.step)
             record |= {f"val_{name}": value for name, value in self.measured.compute().items()}
-            self.measured.settle()
+            self.measured.calibrate()
             self._update_best(record[f"val_{self.primary.name}"])
         self.world.merge_from_ranks(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}

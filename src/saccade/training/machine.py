@@ -20,7 +20,7 @@ from ..support.spawning import cores
 from ..support.wording import count_of
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
-from .defaults import CIFAR, SMALLEST, is_like_cifar, typical_side, typical_sides
+from .defaults import CIFAR, MAX_CIFAR_SIDE, is_like_cifar, typical_side, typical_sides
 from .pace import Pace, measure_pace
 from .parallel import World
 from .recipes import configure
@@ -28,8 +28,8 @@ from .recipes import configure
 USUAL = 15 * 60.0  # time budget in seconds of a run on a CPU with default settings
 LEAST_USUAL, EACH = 75.0, 1.0  # of a dense task instead: least seconds, and seconds for each training image
 ENOUGH = 30  # least epochs for the larger of two models; else the smaller one is used
-FEWEST = 10  # least epochs of a run without a given time
-FEWEST_STEPS = 150  # likewise steps of a dense task, which small sets need more epochs for
+MIN_EPOCHS = 10  # least epochs of a run without a given time
+MIN_STEPS = 150  # likewise steps of a dense task, which small sets need more epochs for
 SIDES = (64, 32)  # image sizes tried where even the smaller model is slow
 SHARES, LEAST_SIDE = (0.75, 0.5), 64  # of the images' own size, tried in a dense task; and the least of these sizes
 MARGIN = 1.15  # factor on measured times, for other programs' load
@@ -46,7 +46,7 @@ class BudgetFitter:
     seconds: float | None = None  # time budget; None: the default one, if `free`
     free: bool = False  # whether model and image size may be chosen, too
     given: Mapping[str, Any] = field(default_factory=dict)  # settings given by the user, by dotted name
-    begun: float = field(default_factory=lambda: monotonic())  # start of the budget, by `time.monotonic`
+    start: float = field(default_factory=lambda: monotonic())  # start of the budget, by `time.monotonic`
     # when the run was requested; the time spent before, e.g. on imports, estimates that needed to exit
     asked: float = field(default_factory=lambda: monotonic())
     say: Callable[[str], None] = lambda _: None  # prints progress before the run's own output
@@ -56,12 +56,12 @@ class BudgetFitter:
     @property
     def deadline(self) -> float | None:
         """Deadline of the last epoch, by `time.monotonic`; None without a budget."""
-        return None if self.seconds is None else self.begun + self.seconds - self.afterwards
+        return None if self.seconds is None else self.start + self.seconds - self.afterwards
 
     @property
     def afterwards(self) -> float:
         """Seconds kept for the end of the run: on a busy machine as many as the start took."""
-        return max(AFTERWARDS, min(self.asked - self.begun, CLOSING * (self.seconds or USUAL)))
+        return max(AFTERWARDS, min(self.asked - self.start, CLOSING * (self.seconds or USUAL)))
 
     @property
     def validation(self) -> float:
@@ -102,25 +102,25 @@ class BudgetFitter:
         def try_one(candidate: TrainConfig) -> Tried:
             pace = world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0]
             pace = replace(pace, step=MARGIN * pace.step, validation=MARGIN * pace.validation)
-            spent = monotonic() - self.begun if self.seconds is not None or dense else 0.0
+            spent = monotonic() - self.start if self.seconds is not None or dense else 0.0
             steps = candidate.schedule.steps
             most = candidate.schedule.epochs if steps is None else -(-steps // pace.steps)
             fitting = world.gather(pace.most_epochs(seconds - self.afterwards - spent, most))[0]
             return Tried(candidate, pace, fitting, most)
 
         def is_late() -> bool:
-            return bool(world.gather(monotonic() - self.begun > TIMING * seconds)[0])
+            return bool(world.gather(monotonic() - self.start > TIMING * seconds)[0])
 
         tried = try_smaller(smaller_settings(config, choice, data) if free else [config], try_one, is_late)
         pace, epochs, most = tried[-1].pace, tried[-1].epochs, tried[-1].most
         self.timed.append(pace)
         if self.seconds is None:
-            fewest = max(FEWEST, -(-FEWEST_STEPS // pace.steps)) if dense else FEWEST
+            fewest = max(MIN_EPOCHS, -(-MIN_STEPS // pace.steps)) if dense else MIN_EPOCHS
             epochs = max(epochs, min(fewest, most))
         if epochs < 1:
             raise BudgetError(
                 f"time={say_duration(seconds)} was given, but timing a few steps took "
-                f"{say_duration(monotonic() - self.begun)} and one epoch takes about {say_duration(pace.seconds(1))}; "
+                f"{say_duration(monotonic() - self.start)} and one epoch takes about {say_duration(pace.seconds(1))}; "
                 "give more time, a smaller model or --img-size, or fewer images (--set data.train_limit=N)"
             )
         facts = time_facts(tried, seconds, epochs=epochs, took=_took(pace, epochs))
@@ -225,7 +225,7 @@ def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data) -> Ite
         return
     array = None if isinstance(data.train, Stream) else data.train.array()
     if array is None:
-        usual = side_for(typical_side(data.train), SMALLEST)
+        usual = side_for(typical_side(data.train), MAX_CIFAR_SIDE)
         for side in (side for side in SIDES if side < usual):
             yield overlay(config, {"data.img_size": side})
 
@@ -242,9 +242,9 @@ def smaller_sides(choice: TaskChoice, data: Data) -> Iterator[int]:
     yield from sorted((side for side in found if LEAST_SIDE <= side < most), reverse=True)
 
 
-def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to: str) -> str:
+def _said(requested: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to: str) -> str:
     """Return a note on what was chosen and how long it takes."""
-    chosen, epochs = say_smaller(asked, config), config.schedule.epochs
+    chosen, epochs = say_smaller(requested, config), config.schedule.epochs
     if epochs != most:
         chosen.append(f"{count_of(epochs, 'epoch')} instead of {most}")
     took = _took(pace, epochs)
@@ -253,12 +253,12 @@ def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to:
     return f"fitted to {to}{', '.join(chosen)}, {took}; override with --time, --epochs, --model or --img-size"
 
 
-def say_smaller(asked: TrainConfig, config: TrainConfig) -> list[str]:
+def say_smaller(requested: TrainConfig, config: TrainConfig) -> list[str]:
     """Describe what is smaller than requested."""
     chosen = []
-    if config.model.options != asked.model.options:
+    if config.model.options != requested.model.options:
         chosen.append(f"the smaller {config.model.name} of the recipe quick")
-    if config.data.img_size != asked.data.img_size:
+    if config.data.img_size != requested.data.img_size:
         chosen.append(f"input resolution {config.data.img_size}")
     return chosen
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..data.cache import EncodedFeed, Memory
 from ..data.feed import batch_length, slice_batch
 from ..data.image import BadSample
-from ..data.kept import EncodedFeed, Memory
 from ..data.open import Data
 from ..data.source import Stream
 from ..data.validation import Validation
@@ -30,7 +30,7 @@ PROBED = {"cpu": 2, "cuda": 8}  # timed steps
 WARM = {"cpu": 1, "cuda": 8}  # warm-up steps; on a GPU these include capturing the CUDA graph
 PROBED_SAMPLES = {"cpu": 64, "cuda": 256}  # most validation samples to time
 IN_MEMORY = 4096  # likewise on a GPU with samples in memory
-FEW, LONG = 16, 2.0  # batches slower than LONG seconds are timed once, by FEW samples
+PROBE_SAMPLES, SLOW_BATCH = 16, 2.0  # batches slower than SLOW_BATCH seconds are timed once, by PROBE_SAMPLES samples
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,12 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
     batches = _endless(step)
     first = next(batches)
     reading, batch_size = time.monotonic() - started, batch_length(first)
-    size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
+    size = min(batch_size, PROBE_SAMPLES) if step.device.type == "cpu" else batch_size
     started = time.monotonic()
     with _kept_bytes(step) as kept:
         step._train_step(slice_batch(first, slice(size)), strong=True)
     # The first step on a GPU mostly loads libraries.
-    quick = step.device.type == "cuda" or (time.monotonic() - started) * batch_size / size < LONG
+    quick = step.device.type == "cuda" or (time.monotonic() - started) * batch_size / size < SLOW_BATCH
     size = batch_size if quick else size
     whole = size == batch_size
     warm, count = (warm, few) if quick else (0, 1)
@@ -178,7 +178,7 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
         step._train_step(batch if whole else slice_batch(batch, slice(size)), strong=True)
     _wait(step.device)
     seconds = (time.monotonic() - started) / count * batch_size / size
-    first_size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
+    first_size = min(batch_size, PROBE_SAMPLES) if step.device.type == "cpu" else batch_size
     return _Timed(reading, seconds, size, count, whole, sum(kept.values()) * batch_size // first_size)
 
 

@@ -206,11 +206,11 @@ def summon_full_params(module: nn.Module) -> Iterator[None]:
             part.reshard()
 
 
-def fill(tensor: Tensor, whole: Tensor) -> None:
+def fill(tensor: Tensor, full: Tensor) -> None:
     """Copy a full tensor into one that may be sharded."""
     local, _, begin = piece_of(tensor)
     with torch.no_grad():
-        local.copy_(whole if local is tensor else whole[begin : begin + local.shape[0]])
+        local.copy_(full if local is tensor else full[begin : begin + local.shape[0]])
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ def plan(
         choice, samples = open_samples(config.task, config.data)
         resolve(config, choice, samples, where, given=names_of(given))  # refuse invalid settings before timing
         fitting = BudgetFitter(seconds, free=recipe is None and not sets_run_length(given), given=given)
-        config, said = fitting.fit(config, choice, samples, World(), where, record=record)
+        config, remarks = fitting.fit(config, choice, samples, World(), where, record=record)
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
         pace = fitting.timed[-1] if fitting.timed else measure_pace(config, choice, samples, where)
@@ -140,7 +140,7 @@ def plan(
         torch.cuda.get_device_name(where) if where.type == "cuda" else where.type,
         pace,
         _elsewhere(config.recipe),
-        (*notes, *samples.notes, *spec.notes, *said),
+        (*notes, *samples.notes, *spec.notes, *remarks),
     )
 
 

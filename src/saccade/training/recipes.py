@@ -8,11 +8,11 @@ from ..building.build import parse_plugin
 from ..building.checkpoint import model_of
 from ..data.table import parse_columns
 from ..settings import ConfigError, TrainConfig, overlay
-from ..settings.asking import ASKED
 from ..settings.decisions import Decision, decide
-from ..settings.facts import Asked, Facts
+from ..settings.facts import Facts, Request
 from ..settings.overrides import ADDED, dotted
 from ..settings.recipes import choose_variants, read_recipe, split_variants
+from ..settings.request_rules import REQUEST_RULES
 from ..tasks import Task
 from ..tasks.identity import identify
 from ..tasks.opening import choose_task
@@ -88,8 +88,8 @@ def configure(
         record: collects decisions.
     """
     given = dotted(given)
-    facts = Facts(asked=ask(recipe, given, bare=bare, why=why))
-    config = decide(TrainConfig(), facts, ASKED, record=record)
+    facts = Facts(request=make_request(recipe, given, bare=bare, why=why))
+    config = decide(TrainConfig(), facts, REQUEST_RULES, record=record)
     for text in config.model.plugins:
         parse_plugin(text)
     if config.task is not None:
@@ -97,7 +97,9 @@ def configure(
     return config
 
 
-def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why: str = "named by you") -> Asked:
+def make_request(
+    recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why: str = "named by you"
+) -> Request:
     """Return the request that settings are decided from: recipe and given settings."""
     name = recipe or default_recipe(given)
     known = None if "model.name" in given else model_of(given.get("model.checkpoint"))
@@ -112,7 +114,7 @@ def ask(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False, why
         why = "the default with pretrained weights" if trained else f"the default of the task {task or 'classify'}"
         why += " for such a model" if name in kind.hosts.recipes.values() else ""
     texts = variant_names(task, full)
-    return Asked(name, values, variants, why, given, full, find_model, texts, known, bare)
+    return Request(name, values, variants, why, given, full, find_model, texts, known, bare)
 
 
 def default_recipe(given: Mapping[str, Any]) -> str:

@@ -30,21 +30,23 @@ def resolve(
     device: torch.device,
     *,
     given: Iterable[str] = (),
-    begun: bool = False,
+    resumed: bool = False,
     record: list[Decision] | None = None,
 ) -> tuple[TrainConfig, InputSpec]:
     """Resolve the settings that depend on the task, the data and the device.
 
     Args:
         given: settings given by the user, by dotted name; unused ones are refused.
-        begun: whether the run is resumed: it keeps its model, even if its initial weights now describe another one.
+        resumed: whether the run is resumed: it keeps its model, even if its initial weights now describe another one.
         record: collects decisions.
     """
     _refuse_unknown_kernels(config.engine.kernels)
     asked, left, decided = config, list[str](), list[Decision]()
     machine = machine_facts(device)
-    config = decide(config, Facts(begun=begun, machine=machine), choice.kind.task_rules(), record=decided, remarks=left)
-    facts = gather_facts(config, choice, data, device, begun=begun)
+    config = decide(
+        config, Facts(resumed=resumed, machine=machine), choice.kind.task_rules(), record=decided, remarks=left
+    )
+    facts = gather_facts(config, choice, data, device, resumed=resumed)
     assert facts.data is not None
     assert facts.model is not None
     weights, array = facts.model.weights, facts.data.array

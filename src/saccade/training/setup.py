@@ -9,9 +9,18 @@ import numpy as np
 import torch
 
 from ..building.build import build_model, build_task
+from ..data.cache import (
+    LIMIT,
+    CachedSource,
+    EncodedFeed,
+    Memory,
+    cache_note,
+    decoded_bytes,
+    encoded_bytes,
+    framed_bytes,
+)
 from ..data.draws import GroupOrder, Order, part
 from ..data.feed import Feed, ResidentFeed
-from ..data.kept import LIMIT, CachedSource, EncodedFeed, Memory, cache_note, decoded_bytes, encoded_bytes, framed_bytes
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
 from ..data.sides import canvas_groups

@@ -125,7 +125,7 @@ def train(
     seconds = None if time is None else parse_duration(time, name="time")
     free = recipe is None and not sets_run_length(given)
     fitting = BudgetFitter(seconds, free=free, given=given)
-    fitting = fitting if since is None else replace(fitting, begun=since)
+    fitting = fitting if since is None else replace(fitting, start=since)
     notes, record = list[str](), list[Decision]()
     if resume is not None:
         run = Run.open(resume)
@@ -178,7 +178,7 @@ def train_config(
             fitting = replace(fitting, say=console.say, tells=not quiet)
             config, budget_notes = fitting.fit(config, choice, data, world, device, record=decided)
         resumed = run is not None
-        config, spec = resolve(config, choice, data, device, given=given, begun=resumed, record=decided)
+        config, spec = resolve(config, choice, data, device, given=given, resumed=resumed, record=decided)
         if run is not None:
             _refuse_other_readers(run.config(), config, data)
         else:
@@ -282,10 +282,10 @@ def _refuse_without_weights(config: TrainConfig) -> None:
         )
 
 
-def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> None:
+def _refuse_other_readers(before: TrainConfig, now: TrainConfig, data: Data) -> None:
     """Refuse a different number of workers for a stream, whose order depends on it."""
-    if isinstance(data.train, Stream) and begun.data.workers != now.data.workers:
+    if isinstance(data.train, Stream) and before.data.workers != now.data.workers:
         raise ConfigError(
-            f"data.workers={now.data.workers} was given, but the run was started with {begun.data.workers}; the order "
+            f"data.workers={now.data.workers} was given, but the run was started with {before.data.workers}; the order "
             "of a stream depends on the number of workers, so a resumed run keeps it"
         )

@@ -25,7 +25,7 @@ from ..tasks.opening import open_samples
 from .report import render_live
 from .resolve import resolve
 
-SHOWN = 12  # augmented images to show
+SAMPLES_SHOWN = 12  # augmented images to show
 QUIET = 120.0  # least seconds without progress after which a run is reported as silent
 SILENT = 5  # likewise, in epochs
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -148,7 +148,7 @@ def augmented(config: TrainConfig) -> list[Section]:
             return []
         config, spec = resolve(config, choice, data, torch.device("cpu"))
         encode = choice.kind.codec(spec).encoder(config.augment)
-        places = np.unique(np.linspace(0, len(data.train) - 1, SHOWN).astype(int)).tolist()
+        places = np.unique(np.linspace(0, len(data.train) - 1, SAMPLES_SHOWN).astype(int)).tolist()
         words = [int(key(config.seed, place)) for place in places]
         batch = encode.collate([encode(data.train.sample(p), word) for p, word in zip(places, words, strict=True)])
         expand: Any = choice.kind.codec(spec).expander(config.augment, config.loss, device=torch.device("cpu"))

@@ -8,8 +8,8 @@ from ..support.wording import count_of
 from ..training.pace import Pace
 
 ETA = 3  # reduction of candidates, and factor of training length, per rung
-MOST = 27  # most candidates
-FEWEST = 6  # least candidates before trainings are shortened
+MAX_CANDIDATES = 27  # most candidates
+MIN_CANDIDATES = 6  # least candidates before trainings are shortened
 SHORTEST = 16  # the first rung trains for at least 1 / SHORTEST of the epochs, if time allows
 
 
@@ -49,8 +49,8 @@ def plan_rungs(budget: float, pace: Pace, *, candidates: int, most: int) -> list
     Args:
         most: epochs of the run itself.
     """
-    counts = list(range(min(candidates, MOST), 1, -1))
-    enough = min(FEWEST, candidates)
+    counts = list(range(min(candidates, MAX_CANDIDATES), 1, -1))
+    enough = min(MIN_CANDIDATES, candidates)
     shortest = max(most // SHORTEST, 1)
     lengths = sorted({max(shortest // part, 1) for part in (1, 2, 4, shortest)}, reverse=True)
     tries = [(count, first) for first in lengths for count in counts if count >= enough]

@@ -14,7 +14,7 @@ from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
 from .halving import Rung, describe_rungs
 from .result import Tuned
-from .search import Attempt, Subject
+from .search import Attempt, TuningTarget
 from .space import STRENGTH, Axis, format_value
 
 CURVES = 6  # most training curves, of the longest trials
@@ -22,14 +22,14 @@ CURVES = 6  # most training curves, of the longest trials
 
 def render_report(
     found: Tuned,
-    subject: Subject,
+    target: TuningTarget,
     axes: Sequence[Axis],
     rungs: Sequence[Rung],
     attempts: Sequence[Attempt],
     best: Attempt,
 ) -> str:
     """Render the page."""
-    metric, data = subject.ground.metric, subject.ground.data
+    metric, data = target.ground.metric, target.ground.data
     sections: dict[tuple[str, str], list[Block]] = {
         ("settings", "Best settings"): [_found(found, axes, best)],
         ("curves", "Score against each setting"): _against(axes, attempts, metric),
@@ -51,12 +51,12 @@ def render_report(
             "optimistic; a run with the recipe shows the true performance."
         ),
     ]
-    begun = " ".join(shlex.quote(word) for word in ("saccade", "train", subject.config.data.path) if word)
+    begun = " ".join(shlex.quote(word) for word in ("saccade", "train", target.config.data.path) if word)
     commands = {
         f"{begun} --recipe {shlex.quote(str(found.recipe))}": "train with these settings to see their true performance"
     }
     return render_page(
-        f"{subject.name} on {data.name}",
+        f"{target.name} on {data.name}",
         [*(Section(key, name, to_html(blocks)) for (key, name), blocks in sections.items()), next_section(commands)],
         kind="Tuned settings",
         lead=to_html(lead),

@@ -11,7 +11,7 @@ import yaml
 
 from ..report.page import show_facts
 from ..settings import TrainConfig, overlay
-from ..settings.strength import settled_strength
+from ..settings.strength import frozen_augmentation
 from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
 from .search import Attempt
@@ -80,7 +80,7 @@ def recipe_text(
         resolved: the same settings, resolved.
     """
     fitted: dict[str, Any] = {"optim.batch_size": resolved.optim.batch_size, "optim.least_steps": None}
-    fitted |= settled_strength(resolved)
+    fitted |= frozen_augmentation(resolved)
     if best.values.get("optim.lr") is None:
         fitted["optim.lr"] = resolved.optim.lr
     tuned = overlay(config, {**fitted, **found.settings}, source="the search")

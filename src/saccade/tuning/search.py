@@ -12,7 +12,7 @@ from ..support.wording import count_of
 from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
 from ..training.trial import SEED, OutOfTime, Trial, TrialSetup
-from .halving import MOST, Rung, plan_rungs, survivors
+from .halving import MAX_CANDIDATES, Rung, plan_rungs, survivors
 from .space import Axis, Values, candidates, settings_of
 from .store import Store
 
@@ -20,7 +20,7 @@ LOOKS = 4  # validations in a trial
 
 
 @dataclass(frozen=True)
-class Subject:
+class TuningTarget:
     """A model and dataset to tune."""
 
     name: str  # name of the arm
@@ -54,7 +54,7 @@ class Attempt:
 
 
 def run_search(
-    subjects: Sequence[Subject],
+    targets: Sequence[TuningTarget],
     chosen: Sequence[Values],
     rungs: Sequence[Rung],
     store: Store,
@@ -66,42 +66,42 @@ def run_search(
     """Run trials rung by rung; finished ones are not repeated.
 
     Args:
-        subjects: the arms, which all get the same trials.
+        targets: the arms, which all get the same trials.
         chosen: the candidates; the first rung takes as many as fit.
         until: deadline, by `time.monotonic`.
     """
     attempts: list[Attempt] = []
     going = list(range(min(len(chosen), rungs[0].count)))
-    larger = subjects[0].ground.metric.larger_is_better
+    larger = targets[0].ground.metric.larger_is_better
     for place, rung in enumerate(rungs):
         for number in going:
             values, found = dict(chosen[number]), []
             try:
-                for subject in subjects:
-                    config = subject.trial_config(values, rung.epochs)
-                    about = {"arm": subject.name, "values": values, "epochs": rung.epochs}
+                for target in targets:
+                    config = target.trial_config(values, rung.epochs)
+                    about = {"arm": target.name, "values": values, "epochs": rung.epochs}
                     least = _expected(store, rung.epochs)
-                    found.append(store.trial(config, subject.ground, about, device=device, until=until, least=least))
+                    found.append(store.trial(config, target.ground, about, device=device, until=until, least=least))
             except OutOfTime:
                 say(f"time budget used up in round {place + 1} of {len(rungs)}")
                 return attempts
-            for subject, trial in zip(subjects, found, strict=True):
-                attempts.append(Attempt(subject.name, number, values, place, rung.epochs, trial))
-                say(_line(attempts[-1], subject.ground.metric, of=len(subjects)))
+            for target, trial in zip(targets, found, strict=True):
+                attempts.append(Attempt(target.name, number, values, place, rung.epochs, trial))
+                say(_line(attempts[-1], target.ground.metric, of=len(targets)))
         if place + 1 < len(rungs):
-            going = _next_candidates(attempts, subjects, place, rungs[place + 1].count, larger=larger)
+            going = _next_candidates(attempts, targets, place, rungs[place + 1].count, larger=larger)
         if not going:
             break
     return attempts
 
 
 def _next_candidates(
-    attempts: Sequence[Attempt], subjects: Sequence[Subject], rung: int, count: int, *, larger: bool
+    attempts: Sequence[Attempt], targets: Sequence[TuningTarget], rung: int, count: int, *, larger: bool
 ) -> list[int]:
     """Return the candidates of the next rung, the same for all arms: the best of each arm in turn."""
     ranked = []
-    for subject in subjects:
-        scores = [(one.number, one.trial.score) for one in attempts if one.rung == rung and one.arm == subject.name]
+    for target in targets:
+        scores = [(one.number, one.trial.score) for one in attempts if one.rung == rung and one.arm == target.name]
         ranked.append(survivors(scores, len(scores), larger=larger))
     in_turn = [order[place] for place in range(max(map(len, ranked))) for order in ranked if place < len(order)]
     return list(dict.fromkeys(in_turn))[:count]
@@ -124,7 +124,7 @@ def _line(attempt: Attempt, metric: MetricSpec, *, of: int) -> str:
 
 def fit_rungs(axes: Sequence[Axis], left: float, pace: Pace, *, most: int, budget: float) -> list[Rung]:
     """Return the rungs that fit into the remaining time; refuse a time that is too short."""
-    rungs = plan_rungs(left, pace, candidates=len(candidates(axes, MOST)), most=most)
+    rungs = plan_rungs(left, pace, candidates=len(candidates(axes, MAX_CANDIDATES)), most=most)
     if not rungs:
         raise BudgetError(
             f"a budget of {say_duration(budget)} was given, but {say_duration(max(left, 0.0))} of it are left after "

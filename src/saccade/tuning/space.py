@@ -17,7 +17,7 @@ RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # relative to the recipe's
 DECAYS = (0.2, 1, 4)
 DECAYS_FROM_NONE = (0.0, 0.01, 0.1)
 STRENGTHS = (0.0, 0.5, 1, 1.5)
-MOST = 4096  # most combinations
+MAX_COMBINATIONS = 4096  # most combinations
 WORDS = {RATE: "learning rate", DECAY: "weight decay", STRENGTH: "strength of augmentation"}
 
 Values = Mapping[str, Any]  # a candidate's value for each axis
@@ -123,7 +123,7 @@ def candidates(axes: Sequence[Axis], count: int) -> list[dict[str, Any]]:
     chosen += [{**centre, first.name: value} for value in _from_middle(first)]
     chosen = list({repr(one): one for one in chosen}.values())  # values may be unhashable
     draw = random.Random(0)
-    if prod(len(axis.values) for axis in axes) <= MOST:
+    if prod(len(axis.values) for axis in axes) <= MAX_COMBINATIONS:
         rest = [dict(zip(own, values, strict=True)) for values in product(*(axis.values for axis in axes))]
         rest = [one for one in rest if one not in chosen]
         draw.shuffle(rest)

@@ -30,11 +30,11 @@ from ..training.trial import prepare_ground
 from .halving import Rung, describe_rungs
 from .report import render_report
 from .result import Tuned, recipe_text, training_command
-from .search import Attempt, Subject, best_of, edges_of, fit_rungs, run_search
+from .search import Attempt, TuningTarget, best_of, edges_of, fit_rungs, run_search
 from .space import Axis, candidates, find_axes, format_value, settings_of
 from .store import Store
 
-RESERVE, LEAST = 0.02, 4.0  # share of the budget, and least seconds, kept for writing the result
+RESERVE, MIN_RESERVE = 0.02, 4.0  # share of the budget, and least seconds, kept for writing the result
 EPOCHS = 30  # epochs over all trials that have to fit; of larger datasets a part is used
 AGAIN = 0.1  # largest share of the time for a second measurement
 BATCHES = 8  # least batches of such a part
@@ -136,7 +136,7 @@ class _Search:
         self.config, self.given, self.store, self.request, self.console = config, given, store, request, console
         self.since, self.seconds, self.before = since, seconds, float(known.get("spent", 0.0))
         seconds_used = max(self.before, store.seconds_used()) if known else 0.0
-        self.until = since + seconds - max(RESERVE * seconds, min(LEAST, 0.1 * seconds)) - seconds_used
+        self.until = since + seconds - max(RESERVE * seconds, min(MIN_RESERVE, 0.1 * seconds)) - seconds_used
         self.known = known
         self.device = local_device(config.engine.device)
 
@@ -145,21 +145,21 @@ class _Search:
         choice, data = open_samples(self.config.task, self.config.data)
         tried_on = _tried_on(self.config, choice, data)
         self._refuse_others(tried_on)
-        subject, axes = self._subject(choice, data, limit=self.known.get("limit"))
+        target, axes = self._target(choice, data, limit=self.known.get("limit"))
         if self.known:
             limit, rungs = self.known.get("limit"), [Rung(*one) for one in self.known["rungs"]]
         else:
-            limit, rungs, subject = self._plan(choice, data, subject, axes)
+            limit, rungs, target = self._plan(choice, data, target, axes)
             planned = [[rung.count, rung.epochs] for rung in rungs]
             self.store.decide(self.request, limit=limit, rungs=planned, tried_on=tried_on)
         chosen = candidates(axes, rungs[0].count)
-        self._say_plan(rungs, axes, subject)
+        self._say_plan(rungs, axes, target)
         say = self.console.print
-        attempts = run_search([subject], chosen, rungs, self.store, device=self.device, until=self.until, say=say)
-        best = best_of(attempts, subject.name, larger=subject.ground.metric.larger_is_better)
+        attempts = run_search([target], chosen, rungs, self.store, device=self.device, until=self.until, say=say)
+        best = best_of(attempts, target.name, larger=target.ground.metric.larger_is_better)
         if best is None:
             raise ConfigError(_nothing(attempts, self.seconds))
-        return self._write(subject, axes, rungs, attempts, best)
+        return self._write(target, axes, rungs, attempts, best)
 
     def _refuse_others(self, tried_on: Mapping[str, str]) -> None:
         """Refuse to resume trials with other samples or weights; earlier versions did not record these."""
@@ -171,7 +171,7 @@ class _Search:
                 "not valid any more. Name another folder with --out, or restore the previous samples and weights"
             )
 
-    def _subject(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[Subject, tuple[Axis, ...]]:
+    def _target(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[TuningTarget, tuple[Axis, ...]]:
         given = names_of(self.given)
         resolved, ground = prepare_ground(self.config, choice, data, self.device, limit=limit, given=given)
         axes = find_axes(self.config, resolved, given)
@@ -180,30 +180,30 @@ class _Search:
                 "nothing is left to search: learning rate, weight decay and augmentation were given, or the recipe "
                 "does not use them; leave one of them open, or give a recipe with a grid (docs/tuning.md)"
             )
-        return Subject(resolved.model.name, resolved, ground), axes
+        return TuningTarget(resolved.model.name, resolved, ground), axes
 
     def _plan(
-        self, choice: TaskChoice, data: Data, subject: Subject, axes: Sequence[Axis]
-    ) -> tuple[int | None, list[Rung], Subject]:
+        self, choice: TaskChoice, data: Data, target: TuningTarget, axes: Sequence[Axis]
+    ) -> tuple[int | None, list[Rung], TuningTarget]:
         """Return the number of training samples, the rungs and the trial setup."""
-        pace = self._pace(subject)
+        pace = self._pace(target)
         left, limit = self.until - time.monotonic(), None
         epoch = pace.seconds(2) - pace.seconds(1)
-        size = subject.config.optim.batch_size
-        if EPOCHS * epoch > left and not isinstance(subject.ground.data.train, Stream):
-            samples = len(subject.ground.data.train)
+        size = target.config.optim.batch_size
+        if EPOCHS * epoch > left and not isinstance(target.ground.data.train, Stream):
+            samples = len(target.ground.data.train)
             limit = min(max(int(samples * left / (EPOCHS * epoch)), BATCHES * size), samples)
             if limit < samples:
-                subject, _ = self._subject(choice, data, limit=limit)
+                target, _ = self._target(choice, data, limit=limit)
                 share = limit / samples
                 steps = max(round(pace.steps * share), 1)
                 pace = Pace(pace.startup, pace.step, pace.validation * share, steps, pace.every, pace.how, pace.took)
-        rungs = fit_rungs(axes, left, pace, most=subject.config.schedule.epochs, budget=self.seconds)
-        return limit, rungs, subject
+        rungs = fit_rungs(axes, left, pace, most=target.config.schedule.epochs, budget=self.seconds)
+        return limit, rungs, target
 
-    def _pace(self, subject: Subject) -> Pace:
-        config = subject.trial_config({}, subject.config.schedule.epochs)
-        timed = config, subject.ground.choice, subject.ground.data, self.device
+    def _pace(self, target: TuningTarget) -> Pace:
+        config = target.trial_config({}, target.config.schedule.epochs)
+        timed = config, target.ground.choice, target.ground.data, self.device
         with torch_settings(config, self.device):
             found = measure_pace(*timed)
             if found.took < AGAIN * (self.until - time.monotonic()):  # the first measurement includes loading libraries
@@ -212,21 +212,26 @@ class _Search:
             torch.cuda.empty_cache()
         return found
 
-    def _say_plan(self, rungs: Sequence[Rung], axes: Sequence[Axis], subject: Subject) -> None:
-        train, held = subject.ground.data.train, subject.ground.data.val
+    def _say_plan(self, rungs: Sequence[Rung], axes: Sequence[Axis], target: TuningTarget) -> None:
+        train, held = target.ground.data.train, target.ground.data.val
         count = "a stream of" if isinstance(train, Stream) else f"{len(train):,}"
         self.console.print(
-            f"tuning {', '.join(axis.words for axis in axes)} of {subject.name} on {count} training samples, scored on "
+            f"tuning {', '.join(axis.words for axis in axes)} of {target.name} on {count} training samples, scored on "
             f"{len(held):,} held-out ones (the validation split is not used); candidates: {describe_rungs(rungs)}"
         )
 
     def _write(
-        self, subject: Subject, axes: Sequence[Axis], rungs: Sequence[Rung], attempts: Sequence[Attempt], best: Attempt
+        self,
+        target: TuningTarget,
+        axes: Sequence[Axis],
+        rungs: Sequence[Rung],
+        attempts: Sequence[Attempt],
+        best: Attempt,
     ) -> Tuned:
-        metric = subject.ground.metric
+        metric = target.ground.metric
         own = [one.trial.score for one in attempts if one.rung == best.rung and _is_own(one, axes)]
         edges = edges_of(axes, attempts, best.values)
-        found = settings_of(best.values, subject.config)
+        found = settings_of(best.values, target.config)
         seconds = time.monotonic() - self.since + max(self.before, 0.0)
         assert best.trial.score is not None
         tuned = Tuned(
@@ -240,14 +245,14 @@ class _Search:
             trials=len(attempts),
             seconds=seconds,
         )
-        write_text(self.store.recipe, recipe_text(self.given, self.config, subject.config, tuned, best, metric))
+        write_text(self.store.recipe, recipe_text(self.given, self.config, target.config, tuned, best, metric))
         write_text(self.store.result, json.dumps(_as_json(tuned, axes, rungs, attempts), indent=1, ensure_ascii=False))
-        write_text(self.store.report, render_report(tuned, subject, axes, rungs, attempts, best))
-        self._say_found(tuned, axes, best, subject)
+        write_text(self.store.report, render_report(tuned, target, axes, rungs, attempts, best))
+        self._say_found(tuned, axes, best, target)
         return tuned
 
-    def _say_found(self, tuned: Tuned, axes: Sequence[Axis], best: Attempt, subject: Subject) -> None:
-        metric = subject.ground.metric
+    def _say_found(self, tuned: Tuned, axes: Sequence[Axis], best: Attempt, target: TuningTarget) -> None:
+        metric = target.ground.metric
         values = ", ".join(f"{axis.words} {format_value(best.values[axis.name])}" for axis in axes)
         own = "" if tuned.own_score is None else f", with the recipe's own settings {metric.show(tuned.own_score)}"
         lines = [

@@ -11,7 +11,7 @@ from saccade.comparison.compare import compare, plan_comparison
 from saccade.comparison.conclude.evidence import read_evidence
 from saccade.comparison.conclude.measure import Measure
 from saccade.comparison.plan import timing
-from saccade.comparison.plan.request import Request, ask
+from saccade.comparison.plan.request import Request, resolve_metric
 from saccade.statistics import statistic_difference
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from saccade.training.pace import Pace
@@ -68,9 +68,11 @@ def test_difference_of_a_statistic_is_that_of_the_runs_records(labels):
     assert (found.mean, found.low, found.high) == (expected.mean, expected.low, expected.high)
     assert found.n_samples == 24
     specs = list(result.metrics.values())
-    alone = Measure(arms, ask(Request(arms=(), paired=False), specs, "map")).difference("base", "broadcast")
+    alone = Measure(arms, resolve_metric(Request(arms=(), paired=False), specs, "map")).difference("base", "broadcast")
     assert (alone.design, alone.mean) == ("unpaired", pytest.approx(found.mean))
-    these = Measure(arms, ask(Request(arms=(), seeds_fixed=True), specs, "map")).difference("base", "broadcast")
+    these = Measure(arms, resolve_metric(Request(arms=(), seeds_fixed=True), specs, "map")).difference(
+        "base", "broadcast"
+    )
     assert (these.design, these.mean) == ("fixed", pytest.approx(found.mean))
 
 

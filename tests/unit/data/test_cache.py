@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from saccade.data import reading
+from saccade.data.cache import CachedSource, EncodedFeed, Memory, decoded_bytes, framed_bytes
 from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder
 from saccade.data.image import BadSample
-from saccade.data.kept import CachedSource, EncodedFeed, Memory, decoded_bytes, framed_bytes
 from saccade.data.loader import FileFeed, TooManyBad
 from saccade.data.open import open_data
 from saccade.data.reading import in_threads, read_all

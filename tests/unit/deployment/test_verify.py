@@ -7,7 +7,7 @@ from saccade.deployment import verify
 from saccade.deployment.bundle import ExportError
 from saccade.deployment.judge import measure, paired_loss
 from saccade.deployment.resampling import frame
-from saccade.deployment.verify import BATCHES, Evidence, gather, race, sizes_to_try
+from saccade.deployment.verify import BATCHES, VerificationSet, gather, race, sizes_to_try
 from saccade.settings import TrainConfig, overlay, to_yaml
 from support.images import class_folders
 
@@ -81,10 +81,10 @@ def test_answers_of_another_shape_are_refused():
 def test_correct_counts_by_labels():
     labels = means(IMAGES).argmax(1)
     labels[0] = (labels[0] + 1) % 3
-    right = measure(means, Evidence(IMAGES, {"target": torch.from_numpy(labels)}, "here"), COLOURS)
+    right = measure(means, VerificationSet(IMAGES, {"target": torch.from_numpy(labels)}, "here"), COLOURS)
     assert right.each.astype(bool).tolist() == [False] + [True] * 11
     assert right.value == 11 / 12
-    assert measure(means, Evidence(IMAGES, None, "here"), COLOURS) is None
+    assert measure(means, VerificationSet(IMAGES, None, "here"), COLOURS) is None
 
 
 def test_loss_is_paired_and_its_interval_covers_chance():

@@ -7,9 +7,9 @@ import pytest
 from saccade.building.build import build_model
 from saccade.data.open import open_data
 from saccade.data.spec import InputSpec
-from saccade.evaluation.asking import describe_remaining
 from saccade.evaluation.classes.labels import LabelError
 from saccade.evaluation.evaluate import evaluate
+from saccade.evaluation.inference import describe_remaining
 from saccade.evaluation.opening import EvaluationError
 from saccade.runs.run import Run
 from saccade.runs.weights import save_model

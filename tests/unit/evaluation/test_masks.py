@@ -22,10 +22,10 @@ def test_noise_is_drawn_five_times_and_blur_once():
 
 
 def test_segmenter_is_evaluated_under_noise_and_what_moves_pixels_is_left_out(tmp_path, monkeypatch):
-    from saccade.evaluation import asking, evaluate, robust
+    from saccade.evaluation import evaluate, inference, robust
 
     few = [one for one in robust.corruptions(3) if one.key in ("corruption.fog.1", "corruption.elastic.1")]
-    for module in (asking, evaluate):
+    for module in (inference, evaluate):
         monkeypatch.setattr(module, "corruptions", lambda _: few)
         monkeypatch.setattr(module, "occlusions", lambda side: robust.occlusions(side)[-1:])  # a shuffle
     data = make_masks(tmp_path / "set", train=4, val=2)

@@ -171,7 +171,7 @@ def test_a_folder_stands_for_its_images_some_of_many_and_bad_ones_are_named(tmp_
     with pytest.warns(UserWarning, match=r"left out: .*d\.jpg"):
         names = [name for name, _ in read_images([tmp_path, tmp_path / "a.png"])]
     assert names == ["a.png", "b.png", "inner/c.png", "a.png"]
-    monkeypatch.setattr(opening, "MOST", 2)
+    monkeypatch.setattr(opening, "MAX_IMAGES", 2)
     with pytest.warns(UserWarning, match="has 4 images; 2 of them, evenly spaced, are explained"):
         assert [name for name, _ in read_images(str(tmp_path))] == ["a.png", "inner/c.png"]
 

@@ -29,21 +29,21 @@ from saccade.settings.facts import (
 )
 from saccade.settings.rules import rules
 from saccade.tasks.opening import choose_task
-from saccade.training.recipes import ask, configure
+from saccade.training.recipes import configure, make_request
 
 CPU, GPU = MachineFacts(gpu=False, cores=2), MachineFacts(gpu=True, cores=16)
 PHOTOGRAPHS = SetFacts("classify", samples=2000, side=160)
 ARRAYS = SetFacts("classify", samples=50_000, array=(28, 3), measured=([0.5, 0.5, 0.4], [0.2, 0.2, 0.3]))
-GLNET = ModelFacts("glnet_nano", asked="glnet_nano", side=32, above_small={"patch": 4})
+GLNET = ModelFacts("glnet_nano", requested="glnet_nano", side=32, above_small={"patch": 4})
 WEIGHTS = Weights(288, 3, [0.5] * 3, [0.5] * 3, {"drop_rate": 0.1})
 TEN_MINUTES = TimeFacts("10 min", 38, "about 9 min", options={"dims": [16, 32]}, img_size=64, slow="3 epochs fit")
 
-HOSTED = ModelFacts("hf:nobody/model", asked="hf:nobody/model")
+HOSTED = ModelFacts("hf:nobody/model", requested="hf:nobody/model")
 ARM = ComparedFacts(seed=3, every=4, validated=5000, tuned={"optim.weight_decay": 0.2}, longest=22, epochs=12)
 
 
 def model(name):
-    return ModelFacts(resolve_name(name), asked=name)
+    return ModelFacts(resolve_name(name), requested=name)
 
 
 # name: recipe, what is given, and the facts.
@@ -76,7 +76,7 @@ RUNS = {
         Facts(
             data=PHOTOGRAPHS,
             model=ModelFacts(
-                "resnet18", asked="resnet18", weights=Weights(288, 3, [0.5] * 3, [0.5] * 3, {"drop_rate": 0.1})
+                "resnet18", requested="resnet18", weights=Weights(288, 3, [0.5] * 3, [0.5] * 3, {"drop_rate": 0.1})
             ),
             machine=GPU,
         ),
@@ -149,7 +149,7 @@ def rules_of(name):
 
 def resolved(name, *, record=None, without=()):
     recipe, given, facts = RUNS[name]
-    facts = Facts(**{**vars(facts), "asked": ask(recipe, given)})
+    facts = Facts(**{**vars(facts), "request": make_request(recipe, given)})
     return decide(TrainConfig(), facts, rules_of(name), record=record, without=without)
 
 

@@ -13,7 +13,7 @@ from saccade.settings.decisions import decide
 from saccade.settings.facts import Facts, MachineFacts, ModelFacts, SetFacts
 from saccade.settings.fitting import FOUND
 from saccade.settings.sizes import batch_for, options_above_small, side_for, side_of_whole
-from saccade.settings.strength import settle_strength, settled_strength
+from saccade.settings.strength import frozen_augmentation, scale_augmentation_to_epochs
 from saccade.tasks.detection import Detect
 from saccade.tasks.opening import open_samples
 from saccade.training.defaults import typical_side
@@ -158,7 +158,7 @@ def test_what_the_user_asks_for_stays():
     [(1, 0, 0.0, 0.0), (15, 0, 0.0, 0.0), (24, 1, 1.4, 0.1), (60, 1, 7.0, 0.5), (300, 1, 7.0, 0.5)],
 )
 def test_short_runs_augment_less(epochs, operations, magnitude, mixed):
-    settled = settle_strength(configure("small", {}), epochs).augment
+    settled = scale_augmentation_to_epochs(configure("small", {}), epochs).augment
     assert (settled.rand_ops, settled.rand_magnitude, settled.mix_prob) == (operations, magnitude, mixed)
     assert settled.full_epochs is None
     assert settled.crop == "pad"
@@ -167,20 +167,20 @@ def test_short_runs_augment_less(epochs, operations, magnitude, mixed):
 @pytest.mark.parametrize("name", ["rand_ops", "rand_magnitude", "mixup", "cutmix", "mix_prob", "erase", "jitter"])
 def test_augmentation_that_the_user_asks_for_stays_however_short_the_run(name):
     config = configure("small", {f"augment.{name}": 1})
-    assert settle_strength(config, 1) == config
+    assert scale_augmentation_to_epochs(config, 1) == config
     assert getattr(config.augment, name) == 1
 
 
 def test_other_recipes_augment_as_they_say():
     for recipe in ("cifar", "quick", "deit", "finetune"):
         config = configure(recipe, {})
-        assert settle_strength(config, 1) == config
+        assert scale_augmentation_to_epochs(config, 1) == config
 
 
 def test_what_was_settled_is_kept_by_a_run_of_another_length():
-    short = settle_strength(configure("small", {}), 24)
-    longer = overlay(configure("small", {}), settled_strength(short))
-    assert settle_strength(longer, 100).augment == short.augment
+    short = scale_augmentation_to_epochs(configure("small", {}), 24)
+    longer = overlay(configure("small", {}), frozen_augmentation(short))
+    assert scale_augmentation_to_epochs(longer, 100).augment == short.augment
 
 
 def test_a_short_run_says_that_it_augments_less_and_writes_how(tmp_path, capsys):

@@ -87,11 +87,11 @@ def test_a_machine_that_becomes_slower_ends_the_run_within_its_time(tmp_path, mo
 
 
 def test_what_went_by_before_it_was_asked_for_belongs_to_its_time_and_so_does_closing():
-    slow = machine.BudgetFitter(240.0, begun=100.0, asked=112.0)  # imports took twelve seconds
+    slow = machine.BudgetFitter(240.0, start=100.0, asked=112.0)  # imports took twelve seconds
     assert slow.deadline == 100 + 240 - 12
-    assert machine.BudgetFitter(240.0, begun=100.0, asked=101.0).deadline == 100 + 240 - machine.AFTERWARDS
+    assert machine.BudgetFitter(240.0, start=100.0, asked=101.0).deadline == 100 + 240 - machine.AFTERWARDS
     assert (
-        machine.BudgetFitter(240.0, begun=100.0, asked=190.0).deadline == 100 + 240 - 24
+        machine.BudgetFitter(240.0, start=100.0, asked=190.0).deadline == 100 + 240 - 24
     )  # a slow disk is no slow machine
 
 
@@ -238,9 +238,9 @@ def test_others_keep_their_settings_on_a_gpu(many, given, recipe):
 
 def test_larger_images_and_a_cpu_have_nothing_of_it(many, monkeypatch):
     assert defaults.is_like_cifar(open_all(configure(None, {"data.path": str(many)}))[1].train, None)
-    monkeypatch.setattr(defaults, "SMALLEST", 31)
+    monkeypatch.setattr(defaults, "MAX_CIFAR_SIDE", 31)
     assert fitted_to_many(many, {}, "cuda")[0].recipe == "small"
-    monkeypatch.setattr(defaults, "SMALLEST", 32)
+    monkeypatch.setattr(defaults, "MAX_CIFAR_SIDE", 32)
     monkeypatch.setattr(machine, "measure_pace", lambda *_, **__: FAST)
     assert fitted_to_many(many, {}, "cpu")[0].recipe == "small"
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from saccade.data.kept import EncodedFeed
+from saccade.data.cache import EncodedFeed
 from saccade.data.loader import FileFeed, StreamFeed
 from saccade.settings import TrainConfig, overlay
 from saccade.settings.sizes import epochs_for, steps_of_epoch

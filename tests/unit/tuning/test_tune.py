@@ -24,7 +24,7 @@ from saccade.training.trial import Trial, prepare_ground
 from saccade.tuning import search, store, tune
 from saccade.tuning.halving import Rung
 from saccade.tuning.result import Tuned, recipe_text, training_command
-from saccade.tuning.search import Attempt, Subject
+from saccade.tuning.search import Attempt, TuningTarget
 from support.training import TINY
 from support.trainings import png_folder
 
@@ -191,7 +191,7 @@ def test_a_tuned_arm_keeps_the_batches_and_the_rate_of_its_trials(values, rate):
     choice, data = open_samples(None, config.data)
     tried, ground = prepare_ground(config, choice, data, local_device("cpu"))
     assert tried.optim.lr < config.optim.lr
-    arm = overlay(config, _settings(Subject("base", tried, ground), values))
+    arm = overlay(config, _settings(TuningTarget("base", tried, ground), values))
     trained, _ = resolve(arm, choice, data, local_device("cpu"))
     assert trained.optim.lr == (rate or tried.optim.lr)
     assert trained.optim.batch_size == tried.optim.batch_size

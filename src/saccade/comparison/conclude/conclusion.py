@@ -23,13 +23,13 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
     runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
     failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}
     measure = Measure({name: ready.evidence(name) for name in runs}, question)
-    least = 1 if question.fixed or ready.cut is not None else 2
+    least = 1 if question.fixed or ready.folds is not None else 2
     usable = [name for name in runs if len(runs[name]) >= least]
     reference = plan.reference if plan.reference in usable else next(iter(usable), None)
     unaffected = find_unaffected(plan, measure.arms)
     notes = [one.note for one in unaffected]
-    if ready.cut is not None:
-        notes.append(Note("folds", ready.cut.describe(seeds=len(plan.seeds) * len(ready.cut.fold))))
+    if ready.folds is not None:
+        notes.append(Note("folds", ready.folds.describe(seeds=len(plan.seeds) * len(ready.folds.fold))))
     notes += [*_failure_notes(failures, plan.reference, reference), *ready.notes]
     if plan.side_by_side > 1:
         notes.append(
@@ -100,7 +100,7 @@ def _failures(ready: Ready, name: str, outcomes: Mapping[tuple[str, int], Outcom
     }
 
 
-def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: str | None) -> list[Note]:
+def _failure_notes(failures: Mapping[str, Mapping[int, str]], reference: str, used: str | None) -> list[Note]:
     notes = []
     for name, found in failures.items():
         seeds = [str(seed) for seed in found if seed >= 0]
@@ -108,8 +108,8 @@ def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: 
         notes += [Note("failure", f"{name} failed{which}: {next(iter(found.values()))}", arm=name)] if found else []
     if used is None:
         notes.append(Note("reference", "no arm has enough finished runs for a comparison"))
-    elif used != asked:
-        message = f"the reference {asked} has too few finished runs, so the others are compared with {used} instead"
+    elif used != reference:
+        message = f"the reference {reference} has too few finished runs, so the others are compared with {used} instead"
         notes.append(Note("reference", message))
     return notes
 

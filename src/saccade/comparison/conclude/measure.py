@@ -15,12 +15,12 @@ from ...statistics.ratio import ratio_interval
 from ...statistics.stability import Stability
 from ...tasks.metric import GROUP, MetricSpec
 from ..plan.plan import Note, PlannedArm
-from ..plan.request import Question, find_metric
+from ..plan.request import ComparisonSpec, find_metric
 from .diverged import find_diverged
 from .evidence import Evidence, common_places, per_sample, same_samples
 from .findings import ClassDifference, Cost, Disagreement
 
-SHOWN = 10  # most gains and losses of an arm, each
+SAMPLES_SHOWN = 10  # most gains and losses of an arm, each
 
 
 class Measure:
@@ -35,7 +35,7 @@ class Measure:
         notes: notes for the reader.
     """
 
-    def __init__(self, arms: Mapping[str, Evidence], question: Question) -> None:
+    def __init__(self, arms: Mapping[str, Evidence], question: ComparisonSpec) -> None:
         self.arms, self.question = arms, question
         self.metrics = {name: spec for arm in arms.values() for name, spec in arm.metrics.items()}
         self.metrics |= question.metrics
@@ -151,8 +151,8 @@ class Measure:
         means = [self._records(name, spec, self.arms[name].seeds).mean(0) for name in (reference, arm)]
         gain = np.nan_to_num(means[1] - means[0]) * (1 if spec.larger_is_better else -1)
         order = np.argsort(-gain, kind="stable")
-        best = [place for place in order[:SHOWN] if gain[place] > 0]
-        worst = [place for place in order[::-1][:SHOWN] if gain[place] < 0]
+        best = [place for place in order[:SAMPLES_SHOWN] if gain[place] > 0]
+        worst = [place for place in order[::-1][:SAMPLES_SHOWN] if gain[place] < 0]
         found = []
         for column in (*best, *worst):
             place, (before, after) = int(self.places[column]), (float(mean[column]) for mean in means)

@@ -18,7 +18,7 @@ from ..plan.plan import Note
 from ..plan.snapshot import DataCache
 
 STEEP = 0.08  # share of the loss decrease in the last fifth of the epochs; converged runs have 0.03 to 0.055
-FEWEST = 5  # least epochs for this check
+MIN_EPOCHS = 5  # least epochs for this check
 NEAR = 0.05  # arms below this fraction between chance and perfect get a warning
 LONG = 20  # least epochs for probe trainings
 PEER, LESS = "resnet18", 0.25  # model of the peer probe; factor of the lower learning rate
@@ -47,13 +47,13 @@ def _late_fall_of(run: Run) -> float | None:
     except ConfigError:  # a run of another version, whose metrics can be read
         return late_fall(records)
     augmented = records[: max(config.schedule.epochs - config.augment.off_epochs, 0)]
-    return late_fall(augmented if len(augmented) >= FEWEST else records)
+    return late_fall(augmented if len(augmented) >= MIN_EPOCHS else records)
 
 
 def late_fall(records: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the share of the loss decrease in the last fifth of a run; None if there are too few epochs."""
     losses = [float(record["train_loss"]) for record in records if "train_loss" in record]
-    if len(losses) < FEWEST:
+    if len(losses) < MIN_EPOCHS:
         return None
     part = len(losses) // 5
     before, after = sum(losses[-2 * part : -part]) / part, sum(losses[-part:]) / part

@@ -21,10 +21,10 @@ from ...runs.run import Run
 from ...support.files import read_record, write_text
 from ..conclude.evidence import epoch_seconds
 from ..conclude.findings import Disagreement
-from ..plan.cut import mean_records, runs_of_pass
+from ..plan.folds import mean_records, runs_of_pass
 from . import tables
 from .result import Comparison
-from .words import NAME, capital, how_to_read, summary, title, verdicts
+from .words import MAX_NAME, capital, how_to_read, summary, title, verdicts
 
 IMAGES = 6  # most gains and losses of an arm, each
 RAW = 300_000  # most characters of result.json
@@ -193,8 +193,8 @@ def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
                 tag(
                     "li",
                     None if image is None else tag("div", image, class_="frame"),
-                    paragraph(tag("strong", shorten(str(label), NAME))),
-                    *(paragraph(f"{shorten(arm, NAME)}: {score}") for arm, score in arms),
+                    paragraph(tag("strong", shorten(str(label), MAX_NAME))),
+                    *(paragraph(f"{shorten(arm, MAX_NAME)}: {score}") for arm, score in arms),
                     paragraph(shorten(str(name), 120), class_="name"),
                 )
             )

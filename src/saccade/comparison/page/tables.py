@@ -15,7 +15,7 @@ from ...tuning.report import axis_chart, best_by_value
 from ...tuning.space import format_value
 from ..conclude.findings import ClassDifference, Cost, Disagreement, Findings
 from ..plan.tuned import TunedArms, promise
-from .words import NAME, capital
+from .words import MAX_NAME, capital
 
 CLASSES = 12  # most classes shown unfolded
 ENDS = 5  # worst and best classes shown if there are more
@@ -29,9 +29,11 @@ def differences(result: Findings) -> list[Block]:
     if not found:
         return [Text("No arm could be compared with the reference.", "note"), scores(result)]
     d = next(iter(found.values()))
-    lost = [shorten(name, NAME) for name, one in found.items() if one.finds_nothing]
+    lost = [shorten(name, MAX_NAME) for name, one in found.items() if one.finds_nothing]
     below = [
-        shorten(name, NAME) for name, one in found.items() if not one.finds_nothing and abs(one.mean) < one.detectable
+        shorten(name, MAX_NAME)
+        for name, one in found.items()
+        if not one.finds_nothing and abs(one.mean) < one.detectable
     ]
     side = "Right" if d.larger_is_better else "Left"
     drawing = (
@@ -45,7 +47,7 @@ def differences(result: Findings) -> list[Block]:
         + (f" For {', '.join(lost)} there is none: {TOO_FEW}." if lost else "")
     )
     of = f" in {d.unit_name}" if d.unit_name else ""
-    caption = f"Difference in {result.words(result.metric)} from {shorten(result.reference, NAME)}{of}"
+    caption = f"Difference in {result.words(result.metric)} from {shorten(result.reference, MAX_NAME)}{of}"
     rows = tuple(
         (Name(name), _span(judged.difference, judged.low, judged.high), judged.difference.smallest)
         for name, judged in result.differences.items()
@@ -124,7 +126,7 @@ def at_equal_time(result: Findings) -> list[Block]:
         "The longer run is not at the end of its schedule at that point, so this understates the result of a "
         "schedule of that length. Intervals are over seeds only."
     )
-    caption = f"Difference in {metric} from {shorten(result.reference, NAME)} at equal time{unit}"
+    caption = f"Difference in {metric} from {shorten(result.reference, MAX_NAME)} at equal time{unit}"
     drawn = Table(caption, ("Arm", "Difference", "When"), tuple(rows))
     return [Text(f"{capital(metric)} at equal time", "heading"), Text(text), drawn]
 
@@ -137,13 +139,13 @@ def classes(result: Findings, *, brief: bool = False) -> list[Block]:
         if not rows:
             continue
         unit, words = rows[0].difference.unit_name, result.words(result.class_metric)
-        caption = f"{shorten(name, NAME)} against {shorten(result.reference, NAME)}, "
+        caption = f"{shorten(name, MAX_NAME)} against {shorten(result.reference, MAX_NAME)}, "
         caption += f"{unit} of {words}" if unit else words
         if brief:
             most = "" if len(found) <= ENDS else f": the {ENDS} largest differences"
             blocks.append(_class_table(found[:ENDS], f"{caption}{most}"))
             continue
-        blocks.append(Text(shorten(name, NAME), "heading"))
+        blocks.append(Text(shorten(name, MAX_NAME), "heading"))
         if len(rows) <= CLASSES:
             blocks.append(_class_table(rows, f"{caption}, worst first"))
             continue
@@ -190,7 +192,7 @@ def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagre
                 for one in some[:most]
             )
             columns = ("Sample", "Class" if right else "Right answer", result.reference, name)
-            caption = f"{shorten(name, NAME)} {way} than {shorten(result.reference, NAME)}"
+            caption = f"{shorten(name, MAX_NAME)} {way} than {shorten(result.reference, MAX_NAME)}"
             found += [(Table(caption, columns, rows), some[:most])] if rows else []
     return found
 
@@ -226,7 +228,7 @@ def settings(result: Findings) -> list[Block]:
     notes: dict[str, list[str]] = {}
     for arm in plan.arms:
         for note in arm.notes:
-            notes.setdefault(note, []).append(shorten(arm.name, NAME))
+            notes.setdefault(note, []).append(shorten(arm.name, MAX_NAME))
     every = len([arm for arm in plan.arms if arm.failed is None])
     lines = [note if len(arms) >= every else f"{', '.join(arms)}: {note}" for note, arms in notes.items()]
     return [changed, *decisions(result), held, *(Text(shorten(line, TEXT), "note") for line in lines)]
@@ -240,7 +242,7 @@ def decisions(result: Findings) -> list[Table]:
         own = [(Name(name), Code(setting), _value(base), _value(own)) for name, setting, base, own in differ]
         tables.append(Table("Decisions that differ between the arms", columns, tuple(own)))
     if base := plan.arm(plan.reference).decisions:
-        caption = f"Settings of {shorten(plan.reference, NAME)} that differ from the recipe, and their source"
+        caption = f"Settings of {shorten(plan.reference, MAX_NAME)} that differ from the recipe, and their source"
         rows = tuple((Code(one.setting), _value(one.value), _value(one.before), one.who, one.why) for one in base)
         columns = ("Setting", "Value", "Recipe", "Set by", "Why")
         tables.append(Table(caption, columns, rows, folded="Where the settings come from"))

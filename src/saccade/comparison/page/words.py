@@ -11,7 +11,7 @@ from ...statistics.planning import out_of_reach
 from ...statistics.proportion import wilson
 from ..conclude.findings import ArmResult, Findings
 
-NAME = 80  # most characters of an arm's or class' name
+MAX_NAME = 80  # most characters of an arm's or class' name
 EFFECTS = {  # for one arm and several
     "helps": ("helps", "help"),
     "hurts": ("hurts", "hurt"),
@@ -53,9 +53,9 @@ def summary(result: Findings) -> str:
     kinds: dict[str, list[str]] = {kind: [] for kind in EFFECTS}
     for arm in result.arms:
         if arm.name != result.reference:
-            kinds[kind_of(result, arm.name)].append(shorten(arm.name, NAME))
+            kinds[kind_of(result, arm.name)].append(shorten(arm.name, MAX_NAME))
     parts = [f"{_listed(names)} {EFFECTS[kind][len(names) > 1]}" for kind, names in kinds.items() if names]
-    return f"Compared with {shorten(result.reference, NAME)}: {'; '.join(parts) or 'there is no other arm'}."
+    return f"Compared with {shorten(result.reference, MAX_NAME)}: {'; '.join(parts) or 'there is no other arm'}."
 
 
 def verdicts(result: Findings) -> Table | None:
@@ -73,7 +73,7 @@ def about(result: Findings) -> str:
     seeds = len(result.arm(result.reference).seeds)
     return (
         f"{result.words(result.metric)} on {result.plan.samples:,} validation samples, compared with "
-        f"{shorten(result.reference, NAME)}, trained {seeds} time{'' if seeds == 1 else 's'}"
+        f"{shorten(result.reference, MAX_NAME)}, trained {seeds} time{'' if seeds == 1 else 's'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison is to do: its arms, what they have in common, and how many seeds and epochs fit the budget."""
+"""The plan of a comparison: arms, their common settings, and the seeds and epochs that fit the budget."""
 
 from ...support.moved import find_moved
 

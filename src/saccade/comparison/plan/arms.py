@@ -22,12 +22,12 @@ BASE = "base"
 # Short flags that all arms share, or that `+` writes.
 OF_ALL = ("data", "columns", "plugins", "seed", "device", "kernels", "workers")
 SHORT = {name: dotted for name, dotted in SHORT_FLAGS.items() if name not in OF_ALL}
-NAME = re.compile(r"\w[\w .+-]*")
+ARM_NAME = re.compile(r"\w[\w .+-]*")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training."""
+    """An arm: settings and plug-ins that it adds to the common ones."""
 
     name: str  # what it is called
     text: str  # how it was written, without the name
@@ -53,7 +53,7 @@ class Arm:
             raise ConfigError(f"arm {self.name!r}: {error}") from None
 
     def _refuse_shared(self, plugins: Sequence[str]) -> None:
-        """Refuse an arm that adds what all arms have."""
+        """Refuse an arm that adds a plug-in that all arms have."""
         twice = [text for text in self.plugins if name_of(text) in map(name_of, plugins)]
         if twice:
             raise ConfigError(
@@ -63,7 +63,7 @@ class Arm:
 
 
 def parse_arms(texts: Sequence[str]) -> tuple[Arm, ...]:
-    """Read the arms of a comparison; see the head of this file for how they are written."""
+    """Parse the arms of a comparison; the module docstring has the syntax."""
     if isinstance(texts, str):
         raise ConfigError(f"arms={texts!r}: expected a list, such as ['base', {texts!r}]")
     arms = tuple(parse_arm(text) for text in texts)
@@ -78,15 +78,15 @@ def parse_arms(texts: Sequence[str]) -> tuple[Arm, ...]:
 
 
 def reference_of(arms: Sequence[Arm]) -> Arm:
-    """Return what the other arms are compared with: the one called base, or the first."""
+    """Return the reference arm: the one called base, or the first."""
     return next((arm for arm in arms if arm.name == BASE), arms[0])
 
 
 def parse_arm(text: str) -> Arm:
-    """Read one arm."""
+    """Parse one arm."""
     name, named, body = text.partition(":=")
     name, body = (name.strip(), body.strip()) if named else ("", text.strip())
-    if named and not NAME.fullmatch(name):
+    if named and not ARM_NAME.fullmatch(name):
         raise ConfigError(f"arm {text!r}: invalid name {name!r}; names consist of letters, digits, spaces and . _ + -")
     plugins: list[str] = []
     settings: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def parse_arm(text: str) -> Arm:
 
 
 def split(text: str, mark: str) -> list[str]:
-    """Cut a text at a mark, but not inside brackets, quotes or the exponent of a number."""
+    """Split a text at a separator, except inside brackets, quotes or the exponent of a number."""
     parts, depth, quote, begin = [], 0, "", 0
     for place, letter in enumerate(text):
         if quote:
@@ -158,7 +158,7 @@ def _add_settings(settings: dict[str, Any], part: str, text: str) -> None:
 
 
 def _allowed(*, named: bool = True) -> str:
-    """Say how an arm is written, with the names of the plug-ins unless they are said already."""
+    """Describe the syntax of an arm, with the names of plug-ins unless they are listed already."""
     plugins = f"plug-ins ({', '.join(sorted(PLUGINS))})" if named else "plug-ins"
     return (
         f"An arm is 'base', or {plugins} and settings (name=value; {', '.join([*SHORT, 'recipe'])} or a dotted name "
@@ -167,6 +167,6 @@ def _allowed(*, named: bool = True) -> str:
 
 
 def changed(reference: TrainConfig, config: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which two configurations differ, the seed aside: name to both values."""
+    """Return the settings, except the seed, in which two configurations differ: name to both values."""
     first, second = flatten(reference), flatten(config)
     return {name: (first[name], second[name]) for name in first if first[name] != second[name] and name != "seed"}

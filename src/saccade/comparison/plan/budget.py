@@ -1,4 +1,4 @@
-"""How long a comparison takes, and how many seeds and epochs fit into a given time."""
+"""Estimate the duration of a comparison, and the seeds and epochs that fit a time budget."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ RULE = (
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What is to fit into the time."""
+class BudgetRequest:
+    """The budget and the requested runs."""
 
     budget: float  # seconds
     seeds: int  # at most
@@ -30,8 +30,8 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What fits into the time."""
+class BudgetFit:
+    """The seeds and epochs that fit the budget."""
 
     seeds: int  # how many
     epochs: Mapping[str, int]  # of each arm
@@ -43,21 +43,23 @@ class Fit:
         """Epochs of the longest arm."""
         return max(self.epochs.values())
 
-    def is_all(self, asked: Ask, longest: int) -> bool:
+    def is_all(self, asked: BudgetRequest, longest: int) -> bool:
         """Whether nothing had to be reduced."""
         return self.most == longest and self.seeds >= (asked.seeds if asked.named else USUAL_SEEDS)
 
 
 def makespan(seconds: Sequence[float], slots: int) -> float:
-    """Return how long jobs take that are begun in turn wherever one has ended."""
+    """Return the duration of jobs that start in order, each on the first free slot."""
     free = [0.0] * slots
     for length in seconds:
         heapq.heappush(free, heapq.heappop(free) + length)
     return max(free)
 
 
-def fit_budget(asked: Ask, paces: Mapping[str, Pace], epochs: Mapping[str, int], *, spent: float = 0.0) -> Fit:
-    """Choose seeds and epochs that fit into the time, by the rule of this file.
+def fit_budget(
+    asked: BudgetRequest, paces: Mapping[str, Pace], epochs: Mapping[str, int], *, spent: float = 0.0
+) -> BudgetFit:
+    """Choose seeds and epochs that fit the budget, by the rule in `RULE`.
 
     Args:
         epochs: asked, of each arm; all are reduced in proportion.
@@ -66,10 +68,10 @@ def fit_budget(asked: Ask, paces: Mapping[str, Pace], epochs: Mapping[str, int],
     longest = max(epochs.values())
     least = asked.seeds if asked.named else min(LEAST_SEEDS, asked.seeds)
 
-    def fit(count: int, most: int) -> Fit:
+    def fit(count: int, most: int) -> BudgetFit:
         own = {arm: max(wanted * most // longest, 1) for arm, wanted in epochs.items()}
         seconds = [paces[arm].seconds(own[arm]) for _ in range(count * asked.folds) for arm in own]
-        return Fit(
+        return BudgetFit(
             count, own, makespan(seconds, asked.slots), f"{count_of(count, 'seed')} of {count_of(most, 'epoch')}"
         )
 

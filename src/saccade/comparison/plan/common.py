@@ -1,4 +1,4 @@
-"""What all arms of a comparison have in common, and what each adds to it."""
+"""Settings that all arms of a comparison share, and those that each arm adds."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,7 +46,7 @@ class ArmConfigs(dict[str, TrainConfig]):
         self[name] = decide(self[name], compared, COMPARED, record=self.records[name])
 
     def fit(self, name: str, time: TimeFacts, *, without: Sequence[str] = ()) -> None:
-        """Change settings of an arm by the rules on what fits into a time."""
+        """Change settings of an arm by the rules that fit a time budget."""
         self[name] = decide(self[name], Facts(time=time), TIMED, record=self.records[name], without=without)
 
 
@@ -63,7 +63,7 @@ def arm_configs(request: Request) -> ArmConfigs:
 
 
 def taken_off(request: Request) -> list[str]:
-    """Return the plug-ins of the common recipe, which only the arms have that name them."""
+    """Return the plug-ins of the common recipe, which only arms that name them use."""
     shared = dotted(request.shared)
     if all(arm.recipe is not None for arm in request.parsed_arms) or "model.plugins" in shared:
         return []
@@ -71,7 +71,7 @@ def taken_off(request: Request) -> list[str]:
 
 
 def say_common(request: Request) -> str:
-    """Say what arms add what they name to."""
+    """Describe the settings that arms add theirs to."""
     shared = dotted(request.shared)
     config = configure(request.recipe or default_recipe(shared), shared, bare=True)
     plugins = ", ".join(config.model.plugins) or "none"
@@ -82,7 +82,7 @@ def say_common(request: Request) -> str:
 
 
 def count_in_epochs(configs: ArmConfigs, cache: DataCache, device: torch.device) -> None:
-    """Give a length in epochs to arms whose recipe has one in steps."""
+    """Convert the length of arms whose recipe counts steps to epochs."""
     for name, config in configs.items():
         if config.schedule.steps is None:
             continue
@@ -93,7 +93,7 @@ def count_in_epochs(configs: ArmConfigs, cache: DataCache, device: torch.device)
 
 
 def refuse_earlier(request: Request, configs: Mapping[str, TrainConfig], record: Mapping[str, Any]) -> None:
-    """Refuse to go on with a comparison whose arms meant other settings in an earlier version."""
+    """Refuse to resume a comparison whose arms resolved to other settings in an earlier version."""
     if not record or REFERENCE in record:
         return
     changed = [arm.name for arm in request.parsed_arms if _means_other(arm, request, configs[arm.name])]
@@ -105,7 +105,7 @@ def refuse_earlier(request: Request, configs: Mapping[str, TrainConfig], record:
 
 
 def _means_other(arm: Arm, request: Request, config: TrainConfig) -> bool:
-    """Whether an earlier version trained an arm by other settings.
+    """Whether an earlier version trained an arm with other settings.
 
     It put a recipe's own plug-ins on every arm, took options of a task or a head for all of them, and counted steps by
     repeated images.
@@ -121,7 +121,7 @@ def _means_other(arm: Arm, request: Request, config: TrainConfig) -> bool:
 
 
 def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device) -> None:
-    """Refuse settings that were given and that nothing reads: an arm's own in that arm, those of all arms in any."""
+    """Refuse given settings that are unused: an arm's own by that arm, common ones by all arms."""
     typed = [name for name in dotted(request.shared) if request.typed is None or name in request.typed]
     shared: list[dict[str, str]] = []
     for arm in request.parsed_arms:
@@ -143,7 +143,7 @@ def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: D
 def inspect_arms(
     configs: Mapping[str, TrainConfig], reference: str, cache: DataCache, device: torch.device
 ) -> tuple[dict[str, ArmSnapshot], dict[str, str]]:
-    """Build arms; return those that could be built, and why others could not. Refuse arms that cannot be compared."""
+    """Build arms; return those that could be built, and the errors of others. Refuse arms that cannot be compared."""
     snapshots: dict[str, ArmSnapshot] = {}
     failed: dict[str, str] = {}
     for name, config in configs.items():
@@ -158,7 +158,7 @@ def inspect_arms(
 
 
 def _refuse_other_validation(base: ArmSnapshot, snapshots: Mapping[str, ArmSnapshot], reference: str) -> None:
-    """Refuse arms that validate on other samples than the reference."""
+    """Refuse arms whose validation samples differ from the reference's."""
     for name, one in snapshots.items():
         if one.val != base.val:
             settings = [n for n in changed(base.config, one.config) if n.startswith(("data.", "task"))]

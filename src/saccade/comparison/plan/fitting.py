@@ -11,7 +11,7 @@ from ...support.durations import BudgetError, say_duration
 from ...support.wording import count_of
 from ...training.machine import ENOUGH, TIMING, Tried, say_smaller, smaller_settings, time_facts, try_smaller
 from ...training.pace import Pace
-from .budget import RULE, USUAL_SEEDS, Ask, Fit, fit_budget, makespan
+from .budget import RULE, USUAL_SEEDS, BudgetFit, BudgetRequest, fit_budget, makespan
 from .snapshot import ArmSnapshot
 from .timing import Timing
 
@@ -20,7 +20,7 @@ MOST_COMPILED = 0.25  # of the budget, that is set aside for compiling
 
 
 class BudgetFitting:
-    """Chooses what fits into a budget.
+    """Chooses model, image size, seeds and epochs for a budget.
 
     Args:
         asked: what is to fit, and into which time.
@@ -32,14 +32,14 @@ class BudgetFitting:
             size are not chosen.
     """
 
-    def __init__(self, asked: Ask, timing: Timing, spent: Callable[[], float]) -> None:
+    def __init__(self, asked: BudgetRequest, timing: Timing, spent: Callable[[], float]) -> None:
         self.asked, self.timing, self.spent = asked, timing, spent
         self.tried: Sequence[Tried] = ()
         self.compiling = 0.0  # seconds
 
     @property
     def facts(self) -> TimeFacts:
-        """The facts by which the rules of a run change model and size; what epochs take is known later."""
+        """The facts from which a run's rules change model and size; the time of an epoch is known later."""
         if not self.tried:
             return TimeFacts(say_duration(self.asked.budget), 0, "")
         seeds = self.asked.seeds if self.asked.named else USUAL_SEEDS
@@ -47,7 +47,7 @@ class BudgetFitting:
         return time_facts(self.tried, self.asked.budget, epochs=self.tried[-1].epochs, took="", runs=runs)
 
     def choose_size(self, config: TrainConfig, epochs: Mapping[str, int]) -> Pace:
-        """Time the reference's settings and smaller ones, until enough epochs fit; return the pace of the last.
+        """Time the reference's settings, then smaller ones, until enough epochs fit; return the last pace.
 
         Args:
             config: of the reference.
@@ -67,7 +67,7 @@ class BudgetFitting:
     def fit(
         self, configs: Mapping[str, TrainConfig], snapshots: Mapping[str, ArmSnapshot], asked: Mapping[str, int]
     ) -> dict[str, Any]:
-        """Return how many seeds and epochs fit, as comparison.json keeps it.
+        """Return the number of seeds and epochs that fit, as stored in comparison.json.
 
         Args:
             asked: epochs of each arm.
@@ -76,7 +76,7 @@ class BudgetFitting:
         self.compiling = min(self.timing.compiling(kinds, configs), MOST_COMPILED * self.asked.budget)
         longest = max(asked[name] for name in configs)
 
-        def fit(paces: Mapping[str, Pace]) -> Fit:
+        def fit(paces: Mapping[str, Pace]) -> BudgetFit:
             return self._fit(paces, {name: asked[name] for name in paces})
 
         first = dict(list(configs.items())[:1])
@@ -103,19 +103,21 @@ class BudgetFitting:
             "longer": self._longer(paces, epochs),
         }
 
-    def _fit(self, paces: Mapping[str, Pace], epochs: Mapping[str, int], asked: Ask | None = None) -> Fit:
+    def _fit(
+        self, paces: Mapping[str, Pace], epochs: Mapping[str, int], asked: BudgetRequest | None = None
+    ) -> BudgetFit:
         overhead = self.spent() + self.compiling + self.timing.reading
         return fit_budget(asked or self.asked, paces, epochs, spent=overhead)
 
-    def _usual(self, paces: Mapping[str, Pace], epochs: Mapping[str, int], asked: Ask) -> int:
-        """Return how many epochs fit with the usual number of seeds, or with those that are named."""
+    def _usual(self, paces: Mapping[str, Pace], epochs: Mapping[str, int], asked: BudgetRequest) -> int:
+        """Return the number of epochs that fit with the named seeds, or else the usual number of seeds."""
         usual = asked if asked.named else replace(asked, seeds=USUAL_SEEDS, named=True)
         with suppress(BudgetError):
             return self._fit(paces, epochs, usual).most
         return 0
 
-    def _warn_of_few(self, fit: Fit, paces: Mapping[str, Pace], epochs: Mapping[str, int]) -> str:
-        """Return a line on runs that will look under-trained, and how long others would take; empty for others."""
+    def _warn_of_few(self, fit: BudgetFit, paces: Mapping[str, Pace], epochs: Mapping[str, int]) -> str:
+        """Return a warning if runs will look under-trained, with the time that enough epochs take; else empty."""
         enough = min(ENOUGH, max(epochs.values()))
         if fit.most >= enough:
             return ""
@@ -127,7 +129,7 @@ class BudgetFitting:
         )
 
     def _longer(self, paces: Mapping[str, Pace], epochs: Mapping[str, int]) -> list[dict[str, Any]]:
-        """Return what longer budgets would be enough for."""
+        """Describe what longer budgets would allow."""
         sizes = [(say_smaller(self.tried[0].config, one.config), one.pace) for one in self.tried]
         known = [
             (", ".join(words) or "the requested model and image size", dict.fromkeys(paces, pace))
@@ -147,7 +149,7 @@ class BudgetFitting:
 
 
 def say_budget(budget: float | None, fit: Mapping[str, Any] | None) -> str:
-    """Return what a budget allows; empty without one."""
+    """Describe what the budget allows; empty without a budget."""
     if budget is None or fit is None:
         return ""
     detail = fit.get("detail", fit.get("told"))  # "told" in files written before
@@ -155,7 +157,7 @@ def say_budget(budget: float | None, fit: Mapping[str, Any] | None) -> str:
 
 
 def say_outlook(fit: Mapping[str, Any] | None, detectable: Callable[[int], float | None]) -> tuple[str, ...]:
-    """Return whether runs will look under-trained, and what longer budgets would find.
+    """Describe whether runs will look under-trained, and what longer budgets would detect.
 
     Args:
         detectable: returns the smallest difference that will probably be found with so many seeds.

@@ -1,4 +1,4 @@
-"""The plan of a comparison: what differs, what is held equal, how long it takes, what it will be able to see."""
+"""The plan of a comparison: differences between arms, what is held equal, time, and detectable differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ DETECTABLE = "80% power"
 
 @dataclass(frozen=True)
 class Note:
-    """Something to be said beside the numbers."""
+    """A remark on the numbers."""
 
     # "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing", "untimed",
     # "budget", "tuned", "edge" or "undertrained"
@@ -38,7 +38,7 @@ class Note:
 
 @dataclass(frozen=True)
 class PlannedArm:
-    """One arm as it will be run."""
+    """A planned arm."""
 
     name: str  # of the arm
     text: str  # how it was written
@@ -55,7 +55,7 @@ class PlannedArm:
     decisions: tuple[Decision, ...] = ()  # by which its settings differ from the recipe
 
     def check(self, what: str) -> Check:
-        """Return the check of one thing, such as "order of the images"."""
+        """Return a check by name, such as "order of the images"."""
         found = [check for check in self.checks if check.what == what]
         if not found:
             raise KeyError(
@@ -66,7 +66,7 @@ class PlannedArm:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be run, and what it will be worth.
+    """The planned runs, and the differences that they can detect.
 
     Attributes:
         data: name of the images.
@@ -115,7 +115,7 @@ class Plan:
         raise KeyError(f"no arm {name!r}; arms: {', '.join(arm.name for arm in self.arms)}")
 
     def remark(self, arm: PlannedArm) -> str:
-        """Return what is to be said of an arm beside its changes; nothing where these say it all."""
+        """Return remarks on an arm that its changes do not imply."""
         if arm.failed is not None:
             return f"cannot be run: {arm.failed}"
         if arm.name == self.reference:
@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def held_equal(self) -> list[tuple[str, str, str]]:
-        """What is checked, where it is equal or differs, and why: once for all arms, and for each that differs."""
+        """The checks, equal or different and why: once for all arms, and for each arm that differs."""
         rows = []
         checked = [arm for arm in self.arms if arm.checks]
         for number, first in enumerate(checked[0].checks if checked else ()):
@@ -192,28 +192,28 @@ class Plan:
         return [*lines, *self.outlook]
 
 
-def describe(one: ArmSnapshot | None, base: ArmSnapshot) -> dict[str, Any]:
-    """Return what building an arm told about it, by the attributes of `PlannedArm`; empty where it could not be."""
-    if one is None:
+def describe(arm: ArmSnapshot | None, base: ArmSnapshot) -> dict[str, Any]:
+    """Return what is known of a built arm, by attribute of `PlannedArm`; empty if it could not be built."""
+    if arm is None:
         return {}
-    checks, measured = () if one is base else check_all(base, one), {"parameters": one.parameters, "macs": one.macs}
-    return {"checks": checks, "notes": one.notes, "decisions": one.decisions, **measured}
+    checks, measured = () if arm is base else check_all(base, arm), {"parameters": arm.parameters, "macs": arm.macs}
+    return {"checks": checks, "notes": arm.notes, "decisions": arm.decisions, **measured}
 
 
-def say_size(one: ArmSnapshot) -> str:
-    """Return the model, the size of its images and the length of a run in words."""
-    config = one.config
+def say_size(arm: ArmSnapshot) -> str:
+    """Describe the model, the image size and the length of a run."""
+    config = arm.config
     side = "" if config.data.img_size is None else f"input resolution {config.data.img_size}, "
     return (
-        f"{config.model.name}, {one.parameters:,} parameters, {side}"
-        f"{count_of(config.schedule.epochs, 'epoch')} of {count_of(one.steps, 'step')} of batch size {one.batch_size}"
+        f"{config.model.name}, {arm.parameters:,} parameters, {side}"
+        f"{count_of(config.schedule.epochs, 'epoch')} of {count_of(arm.steps, 'step')} of batch size {arm.batch_size}"
     )
 
 
 def estimate_detectable(
     metric: MetricSpec, *, seeds: int, samples: int, arms: int, look: int = 1, scores: Sequence[float] = ()
 ) -> tuple[float | None, str]:
-    """Return the smallest difference a comparison will probably find, and what that assumes.
+    """Return the smallest difference that a comparison will probably detect, with its assumptions.
 
     Args:
         metric: that runs are judged by; only of a share of right answers this can be said before any run.

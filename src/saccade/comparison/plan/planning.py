@@ -1,4 +1,4 @@
-"""Make the plan of a comparison: build every arm once, look at what it stands on, time it, and fit it to the budget."""
+"""Plan a comparison: build and inspect every arm once, time it, and fit the runs to the budget."""
 
 import sys
 import time
@@ -25,31 +25,31 @@ from ...training.machine import AFTERWARDS, CLOSING, MARGIN
 from ...training.parallel import local_device
 from ...training.resolve import resolve
 from ...tuning.store import Store
-from ..run.clock import Job, Limits, part_of
 from ..run.folder import Folder, config_hash, is_finished
 from ..run.processes import Crew, make_slots, shared_by, visible_gpus
+from ..run.scheduler import Job, Limits, part_of
 from .arms import changed, reference_of
-from .budget import USUAL_SEEDS, Ask, makespan
+from .budget import USUAL_SEEDS, BudgetRequest, makespan
 from .common import REFERENCE, arm_configs, count_in_epochs, inspect_arms, refuse_earlier, refuse_unread, say_common
-from .cut import Cut, Piece, pieces
 from .fitting import BudgetFitting, say_budget, say_outlook
+from .folds import FoldAssignment, FoldRun, fold_runs
 from .plan import Note, Plan, PlannedArm, describe, estimate_detectable, say_size
 from .ready import Ready
-from .request import Request, ask
+from .request import Request, resolve_metric
 from .snapshot import ArmSnapshot, DataCache, unchanged
 from .timing import Timing
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 
 
 class Planner:
-    """Makes the plan of what is asked."""
+    """Makes the plan of a request."""
 
     def __init__(self, request: Request) -> None:
         self.request, self.folder, self.budget = request, Folder(request.folder), request.record["budget"]
         asked = time.monotonic()
-        self.begun = asked if request.since is None else request.since
+        self.started = asked if request.since is None else request.since
         # Closing takes longer on a busy machine, as starting did.
-        self.closing = max(AFTERWARDS, min(asked - self.begun, CLOSING * (self.budget or 0.0)))
+        self.closing = max(AFTERWARDS, min(asked - self.started, CLOSING * (self.budget or 0.0)))
         self.arms, self.seeds = request.parsed_arms, request.seed_list
         device = request.device or str(request.shared.get("engine.device", "auto"))
         self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
@@ -57,14 +57,14 @@ class Planner:
         self.configs = arm_configs(request)
         for name in self.configs:
             self.configs.decide(name, seed=self.seeds[0])
-        self.asked: dict[str, int] = {}  # epochs of each arm before they are fitted to a budget
+        self.wanted_epochs: dict[str, int] = {}  # epochs of each arm before they are fitted to a budget
         self.reference = reference_of(self.arms).name
         self.cache = DataCache()
         self.failed: dict[str, str] = {}
         self.timing = Timing(self.crew, self.cache, gpu=self._kind() == "cuda", done=self._done)
         runs = {"slots": max(len(self.slots), 1), "folds": (request.folds or 1) * request.repeats}
         named = request.seeds is not None  # what is chosen has to last to the end: all seeds get as many epochs
-        asked_for = Ask(self.budget or 0.0, len(self.seeds), named, reserve=1.0 if named else MARGIN, **runs)
+        asked_for = BudgetRequest(self.budget or 0.0, len(self.seeds), named, reserve=1.0 if named else MARGIN, **runs)
         self.fitting = BudgetFitting(asked_for, self.timing, self.spent)
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
@@ -74,35 +74,35 @@ class Planner:
 
     @property
     def distinct(self) -> list[str]:
-        """The arms that are run: those with settings of their own that could be built."""
+        """The arms to run: those that could be built and differ in settings."""
         return [name for name in dict.fromkeys(self.twins.values()) if name not in self.failed]
 
     def spent(self) -> float:
-        """Return the seconds that planning has taken so far and the report will take; they belong to the budget."""
-        return time.monotonic() - self.begun + self.closing
+        """Return the seconds used by planning and reserved for the report, which count towards the budget."""
+        return time.monotonic() - self.started + self.closing
 
     def until(self) -> float | None:
-        """Return when all runs have to have ended, on the monotonic clock; None without a budget."""
-        return None if self.budget is None else self.begun + self.budget - self.closing
+        """Return the deadline of all runs, by `time.monotonic`; None without a budget."""
+        return None if self.budget is None else self.started + self.budget - self.closing
 
     def limits(self, ready: Ready) -> Limits:
-        """Return what the runs of a plan are held to."""
-        rest = {job.whole for job in ready.jobs if not is_finished(job.path)}
-        begun = {job.whole for job in ready.jobs if is_finished(job.path)}
+        """Return the limits on a plan's runs."""
+        rest = {job.cv_pass for job in ready.jobs if not is_finished(job.path)}
+        begun = {job.cv_pass for job in ready.jobs if is_finished(job.path)}
         least = 1 if self.request.folds is not None or self.request.seeds_fixed else 2
         more: dict[str, Any] = {"least": least, "done": len(begun - rest), "fixed": frozenset(begun & rest)}
         return Limits(self.until(), self.timing.known, self._shorten, **more)
 
     def _shorten(self, job: Job, share: float) -> Job:
-        """Return a run with a share of its epochs, and write down that it has them."""
+        """Return a run with a fraction of its epochs, and record the number."""
         epochs = part_of(job.epochs, share)
-        self.shortened.setdefault(str(job.whole), {})[job.arm] = epochs
+        self.shortened.setdefault(str(job.cv_pass), {})[job.arm] = epochs
         fit = (self.folder.record() or {}).get("fit") or {}
         self.folder.add({"fit": {**fit, "shortened": self.shortened}})
-        return self._job(job.arm, job.piece or Piece(job.seed, job.seed, 0, 0))
+        return self._job(job.arm, job.fold_run or FoldRun(job.seed, job.seed, 0, 0))
 
     def plan(self, *, keep: bool) -> Ready:
-        """Make the plan; `keep` writes down in the folder what was asked and decided."""
+        """Make the plan; `keep` stores the request and decisions in the folder."""
         before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
         refuse_earlier(self.request, self.configs, before)
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
@@ -110,7 +110,7 @@ class Planner:
         _, data = self.cache.open(self.configs[self.reference])
         refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
         count_in_epochs(self.configs, self.cache, torch.device(self._kind()))
-        self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
+        self.wanted_epochs = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
         settles = bool(kept.get("settled", not kept))  # comparisons begun before stay as they were
         if self.budget is None or not settles:
@@ -130,12 +130,13 @@ class Planner:
         base = self._base(snapshots)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
         self.timing.reads_once = self.request.folds is None and len(ways) == 1
-        question = ask(self.request, base.metrics, base.primary, {n: one.metrics for n, one in snapshots.items()})
+        metrics = {name: one.metrics for name, one in snapshots.items()}
+        question = resolve_metric(self.request, base.metrics, base.primary, metrics)
         configs = {name: self.configs[name] for name in self.distinct}
         if facts is None:
             self.timing.take_as_timed(configs, snapshots, lambda _: True)
         else:
-            fit = fit or self.fitting.fit(configs, snapshots, self.asked)
+            fit = fit or self.fitting.fit(configs, snapshots, self.wanted_epochs)
             self._take(fit, facts)
         self._settle_strength(settles)
         for name, one in snapshots.items():
@@ -157,18 +158,20 @@ class Planner:
             optional[REFERENCE] = say_common(self.request) if named else None
             found = {"fit": fit, "samples": fingerprints, **{name: one for name, one in optional.items() if one}}
             self.folder.write({**self.request.record, "arms": arms}, found)
-        cut, folds = None, self.request.folds
+        assignment, folds = None, self.request.folds
         if folds is not None:
-            cut = Cut.of(data, folds=folds, repeats=self.request.repeats, seed=base.config.data.split_seed)
-        plan = self._describe(data.name, snapshots, jobs, fit, cut)
-        if cut is not None:
-            question = replace(question, folds=cut.folds())
+            assignment = FoldAssignment.of(
+                data, folds=folds, repeats=self.request.repeats, seed=base.config.data.split_seed
+            )
+        plan = self._describe(data.name, snapshots, jobs, fit, assignment)
+        if assignment is not None:
+            question = replace(question, folds=assignment.folds())
         notes = tuple(dict.fromkeys([*self.notes, *self.timing.notes]))
         self.timing.end()
-        return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, self.tuned, cut)
+        return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, self.tuned, assignment)
 
     def _validate_seldom(self, data: Data, kept: Mapping[str, Any]) -> None:
-        """Let long runs validate after every few epochs, unless they were begun otherwise or it is asked for."""
+        """Let long runs validate every few epochs, unless earlier runs or the settings say otherwise."""
         setting = "keep.evaluate_every"
         own = {arm.name for arm in self.arms if setting in arm.settings}
         if kept:
@@ -181,13 +184,13 @@ class Planner:
                 self.configs.decide(name, every=self.every, validated=len(data.val))
 
     def _settle_strength(self, settles: bool) -> None:
-        """Augment all arms alike: as suits the longest, or as the recipe says."""
+        """Give all arms the same augmentation strength: that of the longest, or the recipe's."""
         longest = max(config.schedule.epochs for config in self.configs.values()) if settles else sys.maxsize
         for name in self.configs:
             self.configs.decide(name, longest=longest)
 
     def _tune(self, done: Sequence[str]) -> list[str]:
-        """Give the arms the settings that fit them; return the arms that were tuned."""
+        """Tune the arms' settings; return the tuned arms."""
         names = self.distinct
         shared = [name for name in self.request.shared if name != "data.path"]
         if any(arm.plugins or "model.plugins" in arm.settings for arm in self.arms):
@@ -229,19 +232,19 @@ class Planner:
         return [path for path in paths if is_finished(path)]
 
     def _fit_before(self, before: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what was fitted to this very budget before, which stays, so that runs can go on."""
+        """Return the earlier fit to the same budget, which is kept so that runs can be resumed."""
         asked, seeds = before.get("request", {}), self.request.record["seeds"]
         same = asked.get("seeds") in (seeds, [*range(USUAL_SEEDS)] if seeds is None else seeds)
         return before.get("fit") if same and asked.get("budget") == self.budget else None
 
     def _choose_size(self, fit: Mapping[str, Any] | None) -> TimeFacts:
-        """Give all arms the model and image size that the budget is enough for, by the rules of a run."""
+        """Give all arms the model and image size that fit the budget, by the rules of a run."""
         facts = self.fitting.facts
         if fit is not None:
             facts = TimeFacts(**fit["size"]) if "size" in fit else facts
         elif self.request.leaves_size and self._kind() == "cpu":
             self.timing.reads_once = self.request.folds is None
-            epochs = {config_hash(config): self.asked[name] for name, config in self.configs.items()}
+            epochs = {config_hash(config): self.wanted_epochs[name] for name, config in self.configs.items()}
             self.timing.known[self.reference] = self.fitting.choose_size(self.configs[self.reference], epochs)
             facts = self.fitting.facts
         for name in self.configs:
@@ -249,7 +252,7 @@ class Planner:
         return facts
 
     def _take(self, fit: Mapping[str, Any], facts: TimeFacts) -> None:
-        """Give the arms the seeds and epochs that fit."""
+        """Give the arms the seeds and epochs that fit the budget."""
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
         pace = (
@@ -257,25 +260,25 @@ class Planner:
             if "seconds" in fit
             else "what fits the budget"
         )
-        for name, asked in self.asked.items():
+        for name, asked in self.wanted_epochs.items():
             epochs = max(asked * fit["most"] // fit["longest"], 1)
             self.configs.fit(name, replace(facts, epochs=epochs, pace=pace))
 
     def _config(self, name: str, seed: int) -> TrainConfig:
         return put(self.configs[name], {"seed": seed})
 
-    def _job(self, name: str, piece: Piece) -> Job:
-        """Return the run of an arm for a seed, or for a fold of it."""
-        fold = piece if self.request.folds is not None else None
+    def _job(self, name: str, fold_run: FoldRun) -> Job:
+        """Return an arm's run for a seed, or for one of its folds."""
+        fold = fold_run if self.request.folds is not None else None
         place: dict[str, Any] = {} if fold is None else {"fold": fold.fold, "repeat": fold.repeat}
-        facts = ComparedFacts(piece.seed, **place, epochs=self.shortened.get(str(piece.whole), {}).get(name))
+        facts = ComparedFacts(fold_run.seed, **place, epochs=self.shortened.get(str(fold_run.cv_pass), {}).get(name))
         record = [*self.configs.records[name]]
         config = decide(self.configs[name], Facts(compared=facts), COMPARED, record=record)
-        return Job(name, piece.seed, config, self.folder.run_path(name, config), fold, tuple(record))
+        return Job(name, fold_run.seed, config, self.folder.run_path(name, config), fold, tuple(record))
 
     def _jobs(self) -> tuple[Job, ...]:
-        parts = [one for seed in self.seeds for one in pieces(seed, self.request.folds, self.request.repeats)]
-        return tuple(self._job(name, piece) for piece in parts for name in self.distinct)
+        parts = [one for seed in self.seeds for one in fold_runs(seed, self.request.folds, self.request.repeats)]
+        return tuple(self._job(name, fold_run) for fold_run in parts for name in self.distinct)
 
     def _describe(
         self,
@@ -283,7 +286,7 @@ class Planner:
         snapshots: Mapping[str, ArmSnapshot],
         jobs: Sequence[Job],
         fit: Mapping[str, Any] | None,
-        cut: Cut | None,
+        assignment: FoldAssignment | None,
     ) -> Plan:
         rest = [job for job in jobs if not is_finished(job.path)]
         paces = self.timing.paces({job.arm: self.configs[job.arm] for job in rest})
@@ -292,7 +295,7 @@ class Planner:
         base = self._base(snapshots)
         metric = next(one for one in base.metrics if one.name == base.primary)
         done = [Run(job.path).summary() for job in jobs if job.arm == self.reference and is_finished(job.path)]
-        samples = base.val.count if cut is None else len(cut.fold[0])
+        samples = base.val.count if assignment is None else len(assignment.fold[0])
         known: dict[str, Any] = {"samples": samples, "scores": [summary[f"val_{metric.name}"] for summary in done]}
         known["arms"] = max(len({name for name in snapshots if name != self.reference}), 1)
 

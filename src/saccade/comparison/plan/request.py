@@ -1,4 +1,4 @@
-"""What is asked of a comparison: checked before anything is opened, and what the numbers it is asked in mean."""
+"""The request of a comparison, validated before data is opened, and the metric it is judged by."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ MOST_SEEDS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user asks; the attributes are the arguments of `compare`."""
+    """A request; the attributes are the arguments of `compare`."""
 
     arms: Sequence[str]
     data: str | None = None
@@ -63,12 +63,12 @@ class Request:
 
     @cached_property
     def parsed_arms(self) -> tuple[Arm, ...]:
-        """The arms, read."""
+        """The parsed arms."""
         return tuple(parse_arm(text) for text in self.arms) if self.alone else parse_arms(self.arms)
 
     @cached_property
     def seed_list(self) -> tuple[int, ...]:
-        """Every seed, each once."""
+        """The distinct seeds."""
         seeds = self.seeds
         if seeds is None:
             seeds = USUAL_SEEDS if self.budget is None else CHOSEN_SEEDS
@@ -118,7 +118,7 @@ class Request:
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        """What comparison.json keeps of it."""
+        """The request as stored in comparison.json."""
         found = {
             "data": self.data or "",
             "recipe": self.recipe,
@@ -134,7 +134,7 @@ class Request:
 
     @cached_property
     def folder(self) -> Path:
-        """Where it goes; named by what is asked if not given, so that asking again, for more arms too, resumes it."""
+        """The output folder; by default named by a hash of the request, so that the same command resumes it."""
         out = self.out
         if out is None:
             kept = ("data", "recipe", "settings", "tune", "folds")
@@ -146,8 +146,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked of the runs, with what the task measures."""
+class ComparisonSpec:
+    """Metric of a comparison, how runs are paired, and what the task measures."""
 
     metric: str  # one of the task's, or any number that runs end with
     larger_is_better: bool  # whether more of it is better
@@ -160,13 +160,13 @@ class Question:
     folds: Folds | None = None  # how samples were cut, where each was validated on in a fold
 
 
-def ask(
+def resolve_metric(
     request: Request,
     metrics: Sequence[MetricSpec],
     primary: str,
     arms: Mapping[str, Sequence[MetricSpec]] | None = None,
-) -> Question:
-    """Return a question after checking which way its metric is better, and that every arm measures it.
+) -> ComparisonSpec:
+    """Return the specification of a comparison: a metric that every arm measures, and which way it is better.
 
     Args:
         metrics: those of the reference.
@@ -192,9 +192,9 @@ def ask(
     larger = spec.larger_is_better if spec is not None and larger is None else bool(larger)
     if any(primary not in found for found in measured.values()):  # such as masks' precision, of a detector of boxes
         primary = metric
-    return Question(metric, larger, primary, known, request.margin, request.seeds_fixed, request.paired)
+    return ComparisonSpec(metric, larger, primary, known, request.margin, request.seeds_fixed, request.paired)
 
 
 def find_metric(metrics: Mapping[str, MetricSpec], name: str) -> MetricSpec | None:
-    """Return what a number that runs end with means, also by the name it has in summary.json; None if nobody says."""
+    """Return a metric's specification, also by its key in summary.json; None if it is unknown."""
     return metrics.get(name) or metrics.get(name.removeprefix("val_"))

@@ -1,4 +1,4 @@
-"""What a run of an arm stands on, read off what training uses, and what two arms have in common of it."""
+"""Snapshots of arms before training, taken from what training uses, and checks of what two arms share."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ USED_LATER["resident"] = "auto"
 
 @dataclass(frozen=True)
 class SampleSet:
-    """A set by what tells it from others."""
+    """Fingerprint of a dataset."""
 
     fingerprint: str
     count: int
@@ -46,7 +46,7 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class ArmSnapshot:
-    """What a run stands on before its first step."""
+    """The inputs of a run before its first step."""
 
     config: TrainConfig  # resolved settings
     train: SampleSet  # the training images, after `data.train_limit`
@@ -69,21 +69,21 @@ class ArmSnapshot:
 
 
 class DataCache:
-    """Sets of samples that were opened, so that arms that share one open it once."""
+    """Cache of opened datasets, so that arms that share one open it once."""
 
     def __init__(self) -> None:
         self.opened: dict[str, tuple[TaskChoice, Data]] = {}
         self.known: dict[int, SampleSet] = {}
 
     def open(self, config: TrainConfig) -> tuple[TaskChoice, Data]:
-        """Return the task and the samples of a run's settings."""
+        """Return the task and the samples for a run's settings."""
         name = json.dumps([config.task, asdict(replace(config.data, **USED_LATER))], sort_keys=True)
         if name not in self.opened:
             self.opened[name] = open_samples(config.task, config.data)
         return self.opened[name]
 
     def validation(self, config: TrainConfig) -> SampleSet:
-        """Return what tells the validation images of a run from others."""
+        """Return the fingerprint of a run's validation images."""
         val = self.open(config)[1].val
         if id(val) not in self.known:  # the set stays in `opened`, so its id stays its own
             self.known[id(val)] = SampleSet(val.fingerprint(), len(val))
@@ -91,7 +91,7 @@ class DataCache:
 
 
 def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> ArmSnapshot:
-    """Build what a run of these settings would begin with, on the CPU, and describe it."""
+    """Build the initial state of a run on the CPU, and take its snapshot."""
     choice, data = cache.open(config)
     resolved, spec = resolve(config, choice, data, device)
     # Nothing is decoded or resized for a look: one validation image is enough, and images stay where they are.
@@ -123,7 +123,7 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
 
 
 def count_macs(task: Task, batch: Batch) -> int | None:
-    """Return the multiply-adds of a task's model asked about a batch."""
+    """Return the multiply-adds of a task's model on a batch."""
     model, was_training = task.model, task.model.training
     try:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -138,7 +138,7 @@ def count_macs(task: Task, batch: Batch) -> int | None:
 
 
 def _one_sample(parts: TrainingParts) -> Batch:
-    """Return a blank image, or a sample of another kind as it is validated on."""
+    """Return a blank image, or a validation sample of another kind."""
     spec = parts.spec
     if find_task(spec.task).reader.reads == "image":
         return {"image": torch.zeros(1, spec.in_chans, spec.img_size, spec.img_size)}
@@ -170,7 +170,7 @@ def _describe(tensor: Tensor) -> tuple[tuple[int, ...], str]:
 def unchanged(
     folder: Path, snapshots: Mapping[str, tuple[ArmSnapshot, bool]], known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what the runs of a comparison have in common; refuse to mix those from before and after a change of it.
+    """Return what all runs of a comparison share; refuse to mix runs from before and after it changed.
 
     Args:
         snapshots: of the arms as they would go on, and whether one has runs left to train, by what tells their runs
@@ -205,7 +205,7 @@ def unchanged(
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a comparison holds equal, or does not."""
+    """A check of whether two arms are equal in something."""
 
     what: str  # the thing
     equal: bool  # whether it is the same in both arms
@@ -221,7 +221,7 @@ def check_all(reference: ArmSnapshot, arm: ArmSnapshot) -> tuple[Check, ...]:
 
 
 def _because(reference: ArmSnapshot, arm: ArmSnapshot, *names: str) -> str:
-    """Return which of these settings explain a difference; a name that ends with a dot stands for its group."""
+    """Return which of the settings explain a difference; a name that ends with a dot means its group."""
     found = changed(reference.config, arm.config)
     detail = [f"{n} = {b!r}, not {a!r}" for n, (a, b) in found.items() if n.startswith(names)]
     return f"because {'; '.join(detail)}" if detail else "not explained by any setting"
@@ -262,7 +262,7 @@ def _batches(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
 
 
 def _draws(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
-    """An image's draws must not depend on where in the epoch it comes: they are compared image by image."""
+    """Compare the draws image by image, since they must not depend on the position in the epoch."""
     names = ("seed", "augment.repeats", "data.")
     if not reference.keys or not arm.keys:
         equal = reference.config.seed == arm.config.seed

@@ -1,4 +1,4 @@
-"""How long runs of a comparison's arms take, timed by the process that will run them while this one builds the arms."""
+"""Time the runs of arms in a worker process, while this process builds the arms."""
 
 import math
 import tempfile
@@ -51,7 +51,7 @@ class Timing:
         self._begun: dict[str, Future[Pace]] = {}
 
     def begin(self, name: str, config: TrainConfig) -> None:
-        """Let the process begin with an arm that will be asked about first."""
+        """Let the process start with the arm that is needed first."""
         if self.crew.workers:
             pool = ThreadPoolExecutor(1)
             self._begun[name] = pool.submit(self._time, config)
@@ -62,7 +62,7 @@ class Timing:
         wait(self._begun.values())
 
     def paces(self, configs: Mapping[str, TrainConfig]) -> dict[str, Pace]:
-        """Return how long runs of arms take, from finished ones or from a few steps."""
+        """Return the pace of arms' runs, from finished ones or from a few timed steps."""
         for name, config in configs.items():
             if name in self.known:
                 continue
@@ -82,7 +82,7 @@ class Timing:
         snapshots: Mapping[str, ArmSnapshot],
         fits: Callable[[Mapping[str, Pace]], bool],
     ) -> None:
-        """Take arms for as fast as the first where nothing says otherwise and all would fit were they much slower."""
+        """Assume the first arm's pace for arms that add no compute, if all would still fit when much slower."""
         first, *others = configs
         pace = None if all(map(self.done, others)) else self.paces({first: configs[first]}).get(first)
         if pace is None:
@@ -94,7 +94,7 @@ class Timing:
                 self.known = {**{name: pace for name in alike if not self.done(name)}, **self.known}
 
     def pace(self, name: str, config: TrainConfig) -> Pace:
-        """Return how long a run takes, by timing some steps."""
+        """Return the pace of a run, by timing a few steps."""
         self.end()
         begun = self._begun.pop(name, None)
         pace = self._time(config) if begun is None else begun.result()
@@ -112,7 +112,7 @@ class Timing:
         return replace(pace, step=pace.step * factor, validation=pace.validation * self.beside, how=how)
 
     def _time(self, config: TrainConfig) -> Pace:
-        """Time a few steps; without compiling, which takes longer than planning may."""
+        """Time a few steps without compilation, which would take too long for planning."""
         timed = overlay(config, {"engine.compile": False}) if self.compiles(config) else config
         with tempfile.TemporaryDirectory() as folder:
             return time_probe(timed, self.crew, Path(folder), self.cache)
@@ -122,7 +122,7 @@ class Timing:
         return self.gpu and config.engine.compile is not False
 
     def compiling(self, kinds: Mapping[str, frozenset[str]], configs: Mapping[str, TrainConfig]) -> float:
-        """Return the seconds until all kinds of blocks of some arms are compiled."""
+        """Return the estimated compilation time of all distinct kinds of blocks."""
         found = [kinds[name] for name, config in configs.items() if self.compiles(config)]
         count = len(frozenset().union(*found)) + WHOLE_COMPILED * sum(not one for one in found)
         return FIRST_COMPILED + KIND_COMPILED * count if found else 0.0

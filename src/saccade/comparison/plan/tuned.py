@@ -1,4 +1,4 @@
-"""Tune the arms of a comparison before it: the same candidates on the same part of the training set for each."""
+"""Tune the arms before a comparison, with the same candidates on the same part of the training set."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...settings import ConfigError, TrainConfig
-from ...settings.strength import settled_strength
+from ...settings.strength import frozen_augmentation
 from ...support.durations import say_duration
 from ...tasks.metric import MetricSpec
 from ...training.engine import torch_settings
@@ -16,7 +16,7 @@ from ...training.pace import measure_pace
 from ...training.trial import prepare_ground
 from ...tuning.choice import ALARM, choose
 from ...tuning.halving import Rung, describe_rungs
-from ...tuning.search import Attempt, Subject, edges_of, fit_rungs, run_search
+from ...tuning.search import Attempt, TuningTarget, edges_of, fit_rungs, run_search
 from ...tuning.space import Axis, candidates, find_axes, settings_of
 from ...tuning.store import Store
 from .plan import Note
@@ -25,7 +25,7 @@ from .snapshot import DataCache
 
 @dataclass(frozen=True)
 class TunedArms:
-    """What tuning the arms found."""
+    """Result of tuning the arms."""
 
     axes: tuple[Axis, ...]  # what was tried
     rungs: tuple[Rung, ...]  # the rounds
@@ -53,7 +53,7 @@ def tune_arms(
     device: torch.device,
     say: Callable[[str], None],
 ) -> TunedArms:
-    """Tune arms together; trials that ended in the folder before are not trained again.
+    """Tune arms together; trials that are finished in the folder are reused.
 
     Args:
         fixed: settings that are each arm's own, which no candidate changes.
@@ -62,12 +62,12 @@ def tune_arms(
         again: whether this was done before: then only what was tried counts, so that the same settings are found.
     """
     until = time.monotonic() + seconds * len(configs)
-    subjects = []
+    targets = []
     for name, config in configs.items():
         choice, data = cache.open(config)
         resolved, ground = prepare_ground(config, choice, data, device)
-        subjects.append(Subject(name, resolved, ground, tuple(fixed[name])))
-    base = next(one for one in subjects if one.name == reference)
+        targets.append(TuningTarget(name, resolved, ground, tuple(fixed[name])))
+    base = next(one for one in targets if one.name == reference)
     shared = [name for name in fixed[reference] if all(name in names for names in fixed.values())]
     axes = find_axes(configs[reference], base.config, shared)
     if not axes:
@@ -81,14 +81,14 @@ def tune_arms(
     if known:
         rungs = [Rung(*one) for one in known["rungs"]]
     else:
-        rungs = _plan(base, axes, seconds, len(subjects), until, device)
+        rungs = _plan(base, axes, seconds, len(targets), until, device)
         store.decide(request, rungs=[[rung.count, rung.epochs] for rung in rungs])
     say(
-        f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on the training set only; candidates: "
+        f"tuning {len(targets)} arms, {say_duration(seconds)} each, on the training set only; candidates: "
         f"{describe_rungs(rungs)}"
     )
     chosen = candidates(axes, rungs[0].count)
-    attempts = run_search(subjects, chosen, rungs, store, device=device, until=until, say=say)
+    attempts = run_search(targets, chosen, rungs, store, device=device, until=until, say=say)
     found = choose(attempts, list(configs), larger=base.ground.metric.larger_is_better)
     if found is None:
         raise ConfigError(
@@ -96,7 +96,7 @@ def tune_arms(
             "run again to continue: finished trials are kept"
         )
     edges = {name: edges_of(axes, [one for one in attempts if one.arm == name], found.values[name]) for name in configs}
-    settings = {one.name: _settings(one, found.values[one.name]) for one in subjects}
+    settings = {one.name: _settings(one, found.values[one.name]) for one in targets}
     data = base.ground.data
     return TunedArms(
         axes=axes,
@@ -114,7 +114,7 @@ def tune_arms(
 
 
 def _plan(
-    base: Subject, axes: Sequence[Axis], seconds: float, arms: int, until: float, device: torch.device
+    base: TuningTarget, axes: Sequence[Axis], seconds: float, arms: int, until: float, device: torch.device
 ) -> list[Rung]:
     config = base.trial_config({}, base.config.schedule.epochs)
     with torch_settings(config, device):
@@ -123,16 +123,16 @@ def _plan(
     return fit_rungs(axes, left, pace, most=base.config.schedule.epochs, budget=seconds)
 
 
-def _settings(subject: Subject, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is laid over an arm's settings; batch and rate are the trials' where nothing sought them."""
-    found = {name: value for name, value in settings_of(values, subject.config).items() if name not in subject.fixed}
-    optim = subject.config.optim
+def _settings(target: TuningTarget, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tuned settings of an arm; batch size and learning rate are the trials' if they were not searched."""
+    found = {name: value for name, value in settings_of(values, target.config).items() if name not in target.fixed}
+    optim = target.config.optim
     fitted = {"optim.batch_size": optim.batch_size, "optim.lr": optim.lr, "optim.least_steps": None}
-    return {**fitted, **settled_strength(subject.config), **found}
+    return {**fitted, **frozen_augmentation(target.config), **found}
 
 
 def notes_on_tuning(tuned: TunedArms) -> list[Note]:
-    """Return what has to be said of settings that were found: which are an arm's own, and which lie at an edge."""
+    """Return remarks on the tuned settings: arms with their own, and values at the edge of the search range."""
     notes = []
     words = {axis.name: axis.words for axis in tuned.axes}
     for name in tuned.own:
@@ -155,7 +155,7 @@ def notes_on_tuning(tuned: TunedArms) -> list[Note]:
 
 
 def promise() -> str:
-    """Return what is promised of false alarms."""
+    """Describe the guaranteed rate of false alarms."""
     return (
         "All arms get the settings that are best on average over the arms; an arm gets its own only if it gains more "
         "by them than the others do, by more than the scatter of its trials. So arms that are in truth equal get "

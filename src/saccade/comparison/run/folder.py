@@ -120,9 +120,9 @@ class Folder:
             self.add({"looks": looks})
         return looks.index(sorted(seeds)) + 1
 
-    def add(self, found: Mapping[str, Any]) -> None:
+    def add(self, results: Mapping[str, Any]) -> None:
         """Write further results."""
-        write_text(self.record_file, json.dumps({**(self.record() or {}), **found}, indent=1, ensure_ascii=False))
+        write_text(self.record_file, json.dumps({**(self.record() or {}), **results}, indent=1, ensure_ascii=False))
 
     def run_path(self, name: str, config: TrainConfig) -> Path:
         """Return a run's path; equal settings of another arm share it."""

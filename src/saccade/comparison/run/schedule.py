@@ -19,8 +19,8 @@ from ...tasks.metric import MetricSpec
 from ...training.allowance import Allowance
 from ...training.loop import Interrupted
 from ..plan.snapshot import DataCache
-from .clock import Job, RunScheduler
 from .processes import POLL, Crew, Worker, stop_all
+from .scheduler import Job, RunScheduler
 from .worker import Outcome, train_run
 
 TICK = 1.0  # seconds between progress updates
@@ -41,7 +41,7 @@ class Watch:
         self.total, self.expected, self.metric = total, seconds, metric
         self.ended = 0
         self.running: dict[str, tuple[Path, int]] = {}
-        self.begun: dict[str, float] = {}
+        self.started: dict[str, float] = {}
         self.progress = Progress(
             TextColumn("{task.fields[state]}"),
             BarColumn(bar_width=20),
@@ -75,7 +75,7 @@ class Watch:
     def begin(self, job: object, path: Path, epochs: int) -> None:
         """Record a started run."""
         self.running[str(job)] = (path, epochs)
-        self.begun[str(job)] = time.monotonic()
+        self.started[str(job)] = time.monotonic()
 
     def end(self, job: object, outcome: Outcome | None) -> None:
         """Record a run's outcome; None if it is restarted."""
@@ -83,7 +83,7 @@ class Watch:
         if outcome is None:
             return
         self.ended += 1
-        took = say_duration(time.monotonic() - self.begun[str(job)])
+        took = say_duration(time.monotonic() - self.started[str(job)])
         if outcome.kind == "finished":
             result, style = f"{self._score(path)}{took}", None
         else:
@@ -114,42 +114,42 @@ class Watch:
 
 
 def run_jobs(
-    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: RunScheduler | None = None, cache: DataCache | None = None
+    jobs: Sequence[Job], crew: Crew, watch: Watch, scheduler: RunScheduler | None = None, cache: DataCache | None = None
 ) -> dict[tuple[str, int], Outcome]:
     """Execute jobs in order, by workers or in this process, within the time budget; return their outcomes."""
-    clock = clock or RunScheduler(jobs, slots=len(crew.workers))
+    scheduler = scheduler or RunScheduler(jobs, slots=len(crew.workers))
     with watch:
         if crew.workers:
-            return run_side_by_side(jobs, crew, watch, clock)
-        return run_here(watch, clock, cache)
+            return run_side_by_side(jobs, crew, watch, scheduler)
+        return run_here(watch, scheduler, cache)
 
 
-def run_here(watch: Watch, clock: RunScheduler, cache: DataCache | None = None) -> dict[tuple[str, int], Outcome]:
+def run_here(watch: Watch, scheduler: RunScheduler, cache: DataCache | None = None) -> dict[tuple[str, int], Outcome]:
     """Execute jobs sequentially in this process; an interrupted run can be resumed."""
     found = {}
-    while (job := _next(watch, clock)) is not None:
+    while (job := _next(watch, scheduler)) is not None:
         watch.begin(job, job.path, job.epochs)
-        outcome = train_run(job.config, job.path, cache, allowance=clock.allowance(job), record=job.record)
-        if _end(job, outcome, watch, clock):
+        outcome = train_run(job.config, job.path, cache, allowance=scheduler.allowance(job), record=job.record)
+        if _end(job, outcome, watch, scheduler):
             found[(job.arm, job.seed)] = outcome
     return found
 
 
-def _next(watch: Watch, clock: RunScheduler) -> Job | None:
+def _next(watch: Watch, scheduler: RunScheduler) -> Job | None:
     """Return the next run, and print the scheduler's messages."""
-    job = clock.next()
-    while clock.messages:
-        watch.say(clock.messages.pop(0), style="yellow")
-        watch.total = watch.ended + len(watch.running) + clock.left + (job is not None)
+    job = scheduler.next()
+    while scheduler.messages:
+        watch.say(scheduler.messages.pop(0), style="yellow")
+        watch.total = watch.ended + len(watch.running) + scheduler.left + (job is not None)
     return job
 
 
-def _end(job: Job, outcome: Outcome, watch: Watch, clock: RunScheduler) -> bool:
+def _end(job: Job, outcome: Outcome, watch: Watch, scheduler: RunScheduler) -> bool:
     """Record a run's outcome; False if it was late, and is restarted or dropped."""
-    clock.end(job, outcome, time.monotonic() - watch.begun[str(job)])
+    scheduler.end(job, outcome, time.monotonic() - watch.started[str(job)])
     late = outcome.kind == "late"
     watch.end(job, None if late else outcome)
-    if late and job not in clock.present:
+    if late and job not in scheduler.present:
         shutil.rmtree(job.path, ignore_errors=True)
     return not late
 
@@ -162,7 +162,7 @@ class _Working:
 
 
 def run_side_by_side(
-    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: RunScheduler
+    jobs: Sequence[Job], crew: Crew, watch: Watch, scheduler: RunScheduler
 ) -> dict[tuple[str, int], Outcome]:
     """Execute jobs in worker processes; a run whose process dies is resumed once."""
     again = deque[Job]()
@@ -171,12 +171,12 @@ def run_side_by_side(
     try:
         while True:
             while free:
-                job = _next(watch, clock)
+                job = _next(watch, scheduler)
                 retried = job is None and bool(again)
                 job = again.popleft() if retried else job
                 if job is None:
                     break
-                working.append(_begin(job, free.pop(0), retried, clock.allowance(job)))
+                working.append(_begin(job, free.pop(0), retried, scheduler.allowance(job)))
                 watch.begin(job, job.path, job.epochs)
             if not working:
                 break
@@ -189,7 +189,7 @@ def run_side_by_side(
                     watch.say(f"{one.job}: {outcome.reason}; resuming it once")
                     again.append(one.job)
                     watch.end(one.job, None)
-                elif _end(one.job, outcome, watch, clock):
+                elif _end(one.job, outcome, watch, scheduler):
                     found[(one.job.arm, one.job.seed)] = outcome
     except KeyboardInterrupt:
         watch.say("saving and stopping all runs ...")

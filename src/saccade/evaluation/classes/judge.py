@@ -29,7 +29,7 @@ TITLES = {
     "ece": "calibration error (ECE)",
     mean_name("top1"): "mean corruption accuracy",
 }
-PLAIN = ("nll", "brier", "mcc")  # not percentages
+NOT_PERCENTAGES = ("nll", "brier", "mcc")  # not percentages
 LOWER = ("nll", "brier", "ece")  # lower is better
 
 
@@ -141,7 +141,7 @@ class ClassJudge(Judge):
         """Return the metrics of clean and corrupted images, then those of attacks."""
         titles = TITLES | {key: _attack_title(key) for key in self.scores if key.startswith(("fgsm.", "pgd."))}
         return {
-            name: ClassMetric(name, words, larger_is_better=name not in LOWER, share=name not in PLAIN)
+            name: ClassMetric(name, words, larger_is_better=name not in LOWER, share=name not in NOT_PERCENTAGES)
             for name, words in titles.items()
         }
 
@@ -156,7 +156,7 @@ class ClassJudge(Judge):
             count=len(places),
             seed=seed,
             resamples=resamples,
-            shares=[name for name in columns if name not in PLAIN],
+            shares=[name for name in columns if name not in NOT_PERCENTAGES],
             counted=[name for name in ("top1", "top5", *conditions) if name != ZERO],
         )
         found = add_means(found, "top1")

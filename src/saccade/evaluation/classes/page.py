@@ -8,7 +8,7 @@ from ...report.page import Section, fold, grid, paragraph, table
 from ...report.rows import Interval, share_chart
 from ...report.tally import Score
 from ..findings import Evaluated, Findings
-from ..page_parts import NAME, change, change_interval, is_sure, number_cell
+from ..page_parts import MAX_NAME, change, change_interval, is_sure, number_cell
 from ..robust import mean_name
 
 WORST = 20  # classes shown at once
@@ -23,7 +23,7 @@ def class_sentence(result: Findings) -> str:
     first, mean = result.run(), mean_name(result.primary.name)
     top = first.metrics[result.primary.name]
     text = (
-        f"{shorten(first.name, NAME)} classifies {top.value:.1%} of the images correctly ({top.low:.1%} to "
+        f"{shorten(first.name, MAX_NAME)} classifies {top.value:.1%} of the images correctly ({top.low:.1%} to "
         f"{top.high:.1%})"
     )
     if mean in first.metrics:
@@ -33,7 +33,7 @@ def class_sentence(result: Findings) -> str:
         found = result.difference(name)
         sure = "significant" if is_sure(found.low, found.high) else "not significant"
         value, ends = change(found.value, result.primary), change_interval(found, result.primary)
-        text += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
+        text += f" {shorten(name, MAX_NAME)}: {value}, {sure} ({ends})."
     return text
 
 
@@ -46,7 +46,7 @@ def calibration_section(result: Findings) -> Section | None:
         title="Reliability: share of correct predictions by confidence",
     )
     tables = [
-        reliability_table(run.reliability, caption=f"{shorten(run.name, NAME)}: predictions in bins of confidence")
+        reliability_table(run.reliability, caption=f"{shorten(run.name, MAX_NAME)}: predictions in bins of confidence")
         for run in result.runs.values()
     ]
     about = "The dashed line is perfect calibration; below it a model is overconfident. Shaded: 95% interval of a bin."
@@ -70,9 +70,9 @@ def class_section(result: Findings) -> Section | None:
         return number_cell(f"{score.share:.1%}", f"{low:.0%} to {high:.0%}", share=score.share)
 
     rows = [
-        [shorten(s.name, NAME), f"{s.samples:,}", *(own(run, s.name) for run in result.runs.values())] for s in seen
+        [shorten(s.name, MAX_NAME), f"{s.samples:,}", *(own(run, s.name) for run in result.runs.values())] for s in seen
     ]
-    header = ["Class", "Images", *(shorten(name, NAME) for name in result.runs)]
+    header = ["Class", "Images", *(shorten(name, MAX_NAME) for name in result.runs)]
     numeric = range(1, len(header))
     caption = "Accuracy by class with Wilson's 95% interval, worst of the first run first"
     shown = table(header, rows[:WORST], caption=caption, numeric=numeric, wide=True)

@@ -14,7 +14,7 @@ from ..maps import AttentionMap, spread
 from ..request import Heads, ViewRequest, register_view
 from ..view import Figure, View
 
-KEPT = 0.6  # share of the weight in a thresholded map
+MASS = 0.6  # share of the weight in a thresholded map
 KINDS = {"tokens": "attention between all tokens", "windows": "attention in windows", "slots": "attention of slots"}
 DENSITY = (
     "How evenly attention is spread. The entropy of a row of attention is 0 if a token attends to a single other, "
@@ -24,7 +24,7 @@ DENSITY = (
     "softmax reacts to a small change of its input: most, 1 - 1/N, at uniform attention."
 )
 MAPS = (
-    f"Where attention goes, averaged over heads. Only the places that together hold {KEPT:.0%} of the weight are "
+    f"Where attention goes, averaged over heads. Only the places that together hold {MASS:.0%} of the weight are "
     "coloured, the strongest yellow; the fewer they are, the sparser the attention. Where there is a class token, it "
     "is its attention; elsewhere it is what a place receives from all others on average."
 )
@@ -111,7 +111,7 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
     ]
 
 
-def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, float]:
+def threshold(weights: np.ndarray, share: float = MASS) -> tuple[np.ndarray, float]:
     """Keep the strongest cells that together have a share of the weight, scaled to 0..1.
 
     Args:
@@ -147,13 +147,13 @@ def _map_figure(layer: AttentionMap, index: int, image: np.ndarray, heads: Heads
         captions.append(f"head {head}")
         by_head.append({"head": head, "places": share})
     whose = "received on average" if layer.first is None else "of the class token"
-    caption = f"{layer.label}: {places:.0%} of the places hold {KEPT:.0%} of the attention {whose}."
+    caption = f"{layer.label}: {places:.0%} of the places hold {MASS:.0%} of the attention {whose}."
     if by_head:
         shares = ", ".join(f"{one['head']} {one['places']:.0%}" for one in by_head)
         caption += f" By head: {shares}."
     numbers = {
         "places": places,
-        "kept": KEPT,
+        "kept": MASS,
         "of": "all tokens" if layer.first is None else "class token",
         "grid": list(layer.grid.key_grid),
         "weight_on_grid": float(words.mean(0).sum()),

@@ -24,7 +24,7 @@ ABOUT = (
     "and 0 if they have nothing in common; rotating or scaling a layer's features does not change it. Blocks of dark "
     "cells are stages in which little changes."
 )
-FEWEST = 4  # least images: the unbiased estimator divides by n - 3
+MIN_IMAGES = 4  # least images: the unbiased estimator divides by n - 3
 ADVISED = 32
 
 
@@ -70,12 +70,12 @@ def cka(
     """
     require_choice("estimator", estimator, ("unbiased", "biased"))
     if batch_size is None:
-        batch_size = 32 if estimator == "unbiased" else max(len(images), FEWEST)
+        batch_size = 32 if estimator == "unbiased" else max(len(images), MIN_IMAGES)
     measure = hsic if estimator == "unbiased" else biased_hsic
-    if len(images) < FEWEST or batch_size < FEWEST:
+    if len(images) < MIN_IMAGES or batch_size < MIN_IMAGES:
         raise ValueError(
             f"got {len(images)} images in batches of {batch_size}; the unbiased estimate of CKA needs at least "
-            f"{FEWEST} per batch, and {ADVISED} or more to be useful"
+            f"{MIN_IMAGES} per batch, and {ADVISED} or more to be useful"
         )
     if other_images is not None and len(other_images) != len(images):
         raise ValueError(f"got {len(images)} and {len(other_images)} images; both models need the same images")
@@ -192,10 +192,10 @@ def cka_view(
         other: a second model to compare with.
         other_samples: the images as inputs of the second model, if different.
     """
-    if len(samples) < FEWEST:
+    if len(samples) < MIN_IMAGES:
         absent = (
             f"CKA compares how layers distinguish many images, and got {len(samples)}. The unbiased estimate needs "
-            f"at least {FEWEST}, and {ADVISED} to be useful: give more images, or a dataset with --data (data=)."
+            f"at least {MIN_IMAGES}, and {ADVISED} to be useful: give more images, or a dataset with --data (data=)."
         )
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
     shared: dict[str, Any] = {"layers": layers, "estimator": estimator}
@@ -210,35 +210,35 @@ def cka_view(
     return [View("cka", TITLE, ABOUT, figures=figures) for _ in range(count)]
 
 
-def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: Estimator) -> Figure:
-    values = np.clip(found.values, 0, 1)
-    error = "" if found.errors is None else f" Standard errors are at most {np.nanmax(found.errors):.2g}."
-    few = " These are few images; the map is only a rough estimate." if found.images < ADVISED else ""
-    left = f" Excluded, since they merge images: {', '.join(found.left_out)}." if found.left_out else ""
+def _figure(place: int, one: str, other: str, similarity: Similarity, *, estimator: Estimator) -> Figure:
+    values = np.clip(similarity.values, 0, 1)
+    error = "" if similarity.errors is None else f" Standard errors are at most {np.nanmax(similarity.errors):.2g}."
+    few = " These are few images; the map is only a rough estimate." if similarity.images < ADVISED else ""
+    left = f" Excluded, since they merge images: {', '.join(similarity.left_out)}." if similarity.left_out else ""
     whose = f"the layers of {one}" if one == other else f"the layers of {one} (rows) and of {other} (columns)"
-    how = f"from {found.images} images in {found.batches} batches, {estimator} estimate"
+    how = f"from {similarity.images} images in {similarity.batches} batches, {estimator} estimate"
     caption = f"CKA between {whose}, {how}.{error}{few}{left}"
     chart = heat_map(
         values,
-        rows=brief_names(found.rows),
-        columns=brief_names(found.columns),
+        rows=brief_names(similarity.rows),
+        columns=brief_names(similarity.columns),
         title=f"CKA of {one}, in percent" if one == other else f"CKA of {one} and {other}, in percent",
         row_label=one,
         column_label=other,
         texts=[[f"{100 * value:.0f}" if np.isfinite(value) else "" for value in row] for row in values],
         tips=[
-            [f"{row} and {column}: {found.values[i, j]:.3f}" for j, column in enumerate(found.columns)]
-            for i, row in enumerate(found.rows)
+            [f"{row} and {column}: {similarity.values[i, j]:.3f}" for j, column in enumerate(similarity.columns)]
+            for i, row in enumerate(similarity.rows)
         ],
-        alternative=_alternative(found),
+        alternative=_alternative(similarity),
     )
     numbers = {
-        "rows": list(found.rows),
-        "columns": list(found.columns),
-        "values": to_json(found.values),
-        "errors": None if found.errors is None else to_json(found.errors),
-        "images": found.images,
-        "batches": found.batches,
+        "rows": list(similarity.rows),
+        "columns": list(similarity.columns),
+        "values": to_json(similarity.values),
+        "errors": None if similarity.errors is None else to_json(similarity.errors),
+        "images": similarity.images,
+        "batches": similarity.batches,
         "estimator": estimator,
     }
     return Figure(f"cka-{place}", caption, chart=chart, numbers=numbers)
@@ -252,9 +252,9 @@ def brief_names(names: Sequence[str]) -> list[str]:
     return brief if len(set(brief)) == len(names) and all(brief) else list(names)
 
 
-def _alternative(found: Similarity) -> str:
-    first, last = found.values[0, 0], found.values[0, -1]
-    return f"First layers {first:.2f}, first and last layer {last:.2f}, mean {np.nanmean(found.values):.2f}."
+def _alternative(similarity: Similarity) -> str:
+    first, last = similarity.values[0, 0], similarity.values[0, -1]
+    return f"First layers {first:.2f}, first and last layer {last:.2f}, mean {np.nanmean(similarity.values):.2f}."
 
 
 @register_view("cka", rank=80, once=True)

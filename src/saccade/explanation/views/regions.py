@@ -18,7 +18,7 @@ from ..view import Figure, View
 from .words import AGAINST, FOR, STEPS
 
 TITLE = "Which regions the answer comes from"
-SHOWN = " Blue patches speak for the answer, orange ones against it; the strongest patch has the full colour."
+LEGEND = " Blue patches speak for the answer, orange ones against it; the strongest patch has the full colour."
 METHODS = {
     "gradient": (
         "Gradient times input: a patch's influence is its normalised pixels times the gradient of the score with "
@@ -120,4 +120,4 @@ def _regions(request: ViewRequest) -> list[View]:
     numbers = {"score": found.score, "influence": found.influence.tolist()}
     figure = Figure("regions", caption, pixels=colour_regions(pixels, found.influence), numbers=numbers)
     about = {"target": found.target, "class": name, "method": method}
-    return [View("regions", TITLE, METHODS[method] + SHOWN, figures=[figure], numbers=about)]
+    return [View("regions", TITLE, METHODS[method] + LEGEND, figures=[figure], numbers=about)]

@@ -12,7 +12,7 @@ from ...layers.cluster import correspondence, kmeans
 from ...layers.numerics import upcast
 from ...layers.slots import SlotMixer
 from ..checkpoints import open_checkpoints
-from ..draw import SMALLEST, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
+from ..draw import MIN_SIDE, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
 from ..medoids import assign, choose_medoids
 from ..recording import Recorded, record_taps
 from ..request import ViewRequest, register_view
@@ -29,7 +29,7 @@ ABSENT = (
     "This model has no semantic slots: no block gathers the image into slots. GLNet models have them, such as "
     "glnet_nano or glnet_stl."
 )
-SHOWN = 4  # representative slots shown
+SLOTS_SHOWN = 4  # representative slots shown
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _read(path: str, mixer: SlotMixer, slots: Tensor, features: Tensor) -> Slots
     return Slots(path, weights.unflatten(2, grid).cpu().numpy(), labels.unflatten(1, grid).cpu().numpy())
 
 
-def pick_slots(weights: np.ndarray, count: int = SHOWN) -> tuple[np.ndarray, np.ndarray]:
+def pick_slots(weights: np.ndarray, count: int = SLOTS_SHOWN) -> tuple[np.ndarray, np.ndarray]:
     """Choose representative slots by k-medoids.
 
     Args:
@@ -205,7 +205,7 @@ def _over_time(rows: Sequence[tuple[str, Slots]], index: int, image: np.ndarray)
     return Figure("slots-training", caption, pixels=pixels, numbers={"checkpoints": numbers}, layer=layer)
 
 
-def draw_all(weights: np.ndarray, *, size: int = SMALLEST) -> np.ndarray:
+def draw_all(weights: np.ndarray, *, size: int = MIN_SIDE) -> np.ndarray:
     """Draw the maps of all slots, M, H, W, as tiles in about a square of `size` pixels."""
     columns = int(np.ceil(np.sqrt(len(weights))))
     height = max(size // columns - 1, 1)

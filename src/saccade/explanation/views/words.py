@@ -18,7 +18,7 @@ from ..request import Method, ViewRequest, register_view
 from ..view import Figure, View
 
 TITLE = "Which words the prediction comes from"
-SHOWN = (
+LEGEND = (
     " Blue words speak for the class, orange and underlined ones against it; the strongest word has the full colour. "
     "Padding is excluded. Point at a word to see its number. The SoT paper names relevance and LIME (--method) for its "
     "figures."
@@ -45,7 +45,7 @@ METHODS = {
     ),
 }
 STEPS = 32  # steps of integrated gradients
-FOR, AGAINST, PLAIN, INK = (86, 163, 245), (245, 150, 60), (238, 238, 238), "#111111"
+FOR, AGAINST, NEUTRAL, INK = (86, 163, 245), (245, 150, 60), (238, 238, 238), "#111111"
 STARTS = ("Ġ", "▁")  # markers of word beginnings in vocabularies
 
 
@@ -83,7 +83,7 @@ def words_view(
     """
     if method not in METHODS:
         raise ValueError(f"method={method!r}: expected one of {', '.join(METHODS)}")
-    about = METHODS[method] + SHOWN
+    about = METHODS[method] + LEGEND
     inputs = read_text(inputs, tokenizer, next((p.device for p in model.parameters()), torch.device("cpu")))
     given = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
     groups = _groups(given["input_ids"][0].tolist(), _counts(inputs), words, tokenizer)
@@ -252,7 +252,7 @@ def colour_sentence(words: Sequence[str], scores: Sequence[float]) -> Html:
 def word_colour(score: float, strength: float) -> str:
     """Return a word's background colour: grey at strength 0, the colour of its sign at 1."""
     full = FOR if score >= 0 else AGAINST
-    mixed = (round(a + (b - a) * strength) for a, b in zip(PLAIN, full, strict=True))
+    mixed = (round(a + (b - a) * strength) for a, b in zip(NEUTRAL, full, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)
 
 

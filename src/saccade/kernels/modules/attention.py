@@ -14,7 +14,7 @@ from ..fused import Fused
 from ..ops.attention import Attended, serves
 from ..precision import Run, as_products_read
 
-FEW = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
+FEW_TOKENS = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
 
 
 class FusedAttention(Fused, Attention):
@@ -34,7 +34,7 @@ class FusedAttention(Fused, Attention):
         masked = any(value is not None and value is not False for value in (*args, *kwargs.values()))
         if masked or not trains_on_gpu(x) or self.refuses(self) is not None:
             return False
-        return x.shape[1] <= FEW or self._has_kernel(x)
+        return x.shape[1] <= FEW_TOKENS or self._has_kernel(x)
 
     def fused(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         """Return tokens, B, N, C."""
@@ -48,7 +48,7 @@ class FusedAttention(Fused, Attention):
             x = Attended.apply(run.linear(self.qkv, x), before, heads)
         else:
             q, k, v = run.linear(self.qkv, x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-            attend = attend_by_products if trains and x.shape[1] <= FEW else F.scaled_dot_product_attention
+            attend = attend_by_products if trains and x.shape[1] <= FEW_TOKENS else F.scaled_dot_product_attention
             x = attend(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
         return self.proj_drop(run.linear(self.proj, self.norm(x)))
 

@@ -23,7 +23,7 @@ from .dense_parts import FusedEmbed, folded, stages, track
 
 GROUP = 3  # new pieces that later layers read side by side
 JOINED = 8  # inputs of a concatenation that Inductor joins in one kernel
-LEAST = 16  # channels that are worth a kernel: a sector of memory
+MIN_CHANNELS = 16  # channels that are worth a kernel: a sector of memory
 
 
 class FusedDenseNetEmbed(FusedEmbed, DenseNetEmbed):
@@ -130,6 +130,6 @@ def pooled_rows(pieces: Sequence[Tensor], pool: nn.Module) -> Tensor:
     has each written to its place by a kernel of its own.
     """
     parts = list(pieces)
-    while len(parts) <= JOINED and parts[0].shape[1] >= 2 * LEAST:
+    while len(parts) <= JOINED and parts[0].shape[1] >= 2 * MIN_CHANNELS:
         parts[:1] = parts[0].chunk(2, dim=1)
     return torch.cat([rows(pool(part)) for part in parts], dim=1)

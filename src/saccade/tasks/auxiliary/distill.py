@@ -93,7 +93,7 @@ class Distillation(WithTeacher):
         # Without the teacher, the mean of both heads is compared, as in inference.
         result = self.score(for_labels if asked else output, targets, pair=pair) | {"output": output}
         if asked:
-            learned = self.compare(for_teacher, self.teacher.ask(images))
+            learned = self.loss_fn(for_teacher, self.teacher.ask(images))
             loss = self.weight * learned
             if targets is not None:
                 loss = (1 - self.weight) * result["loss"] + loss
@@ -109,7 +109,7 @@ class Distillation(WithTeacher):
         more = super().reweigh(labels, batch, mean)["loss"]
         return result | {"loss": result["loss"] + (1 - self.weight) * more}
 
-    def compare(self, logits: Tensor, taught: Tensor) -> Tensor:
+    def loss_fn(self, logits: Tensor, taught: Tensor) -> Tensor:
         """Return the distillation loss of logits, B, K."""
         self.teacher.check_classes(taught.shape[1], logits.shape[1])
         if self.hard:

@@ -174,12 +174,12 @@ class RelativeLocalization(Around):
             assert isinstance(self.base, Classify)
             answer, features = self.features(self.model, images)
             result = self.base.score(answer, batch.get("target"))
-            heard: list[Tensor | None] = [features]
+            recorded: list[Tensor | None] = [features]
         else:
-            with self.grid_recorder.record() as heard:
+            with self.grid_recorder.record() as recorded:
                 result = self.base(batch, generator=generator, **draws)
         size = (images.shape[-2], images.shape[-1])
-        found = [self.grid_recorder.read(index, features, size) for index, features in enumerate(heard)]
+        found = [self.grid_recorder.read(index, features, size) for index, features in enumerate(recorded)]
         if pairs is None:
             pairs = self._draw(images.shape[0], device=found[0].tokens.device, generator=generator)
         elif pairs.ndim != 4 or len(pairs) != len(found):

@@ -67,7 +67,7 @@ class GridRecorder:
         if path is None:
             last, before = self._last_place(last, after_norm=norm, block=grids == "blocks")
         self.sources = [self._describe(p, dim) for p in paths] + [self._describe(last, dim, before=before, last=True)]
-        self.heard: list[Tensor | None] | None = None
+        self.recorded: list[Tensor | None] | None = None
         self.hooks: list[RemovableHandle] = []
 
     def add_hooks(self) -> None:
@@ -79,9 +79,9 @@ class GridRecorder:
 
     def _keep(self, index: int, _module: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
         """Hook before or after a module: store its tensor, or the first of several, while recording."""
-        if self.heard is not None:
+        if self.recorded is not None:
             passing = args if output is None else output
-            self.heard[index] = passing if isinstance(passing, Tensor) else passing[0]
+            self.recorded[index] = passing if isinstance(passing, Tensor) else passing[0]
 
     def release(self) -> None:
         """Remove the hooks."""
@@ -91,12 +91,12 @@ class GridRecorder:
     @contextmanager
     def record(self) -> Iterator[list[Tensor | None]]:
         """Record the tensor of each source within a context."""
-        heard: list[Tensor | None] = [None] * len(self.sources)
-        self.heard = heard
+        recorded: list[Tensor | None] = [None] * len(self.sources)
+        self.recorded = recorded
         try:
-            yield heard
+            yield recorded
         finally:
-            self.heard = None
+            self.recorded = None
 
     def read(self, index: int, features: Tensor | None, size: tuple[int, int]) -> "RecordedGrid":
         """Interpret a source's tensor as a grid, for images of the given size."""

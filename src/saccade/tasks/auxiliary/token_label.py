@@ -194,9 +194,9 @@ class TokenLabelling(WithTeacher):
         if self.features is not None:
             answer, features = self.features(self.model, images)
         else:
-            with self.grid_recorder.record() as heard:
+            with self.grid_recorder.record() as recorded:
                 answer = self.model(images)
-            features = heard[0]
+            features = recorded[0]
         found = self.grid_recorder.read(0, features, size)
         patch_tokens = found.tokens[:, found.skip :].to(self.aux_head.weight.dtype)
         tokens = self.aux_head(patch_tokens).mT.unflatten(2, found.grid)  # B, classes, H, W

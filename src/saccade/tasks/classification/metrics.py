@@ -83,9 +83,9 @@ class ClassificationMetrics(LogitMetrics):
         self.specs = self.specs or metric_specs(answers["output"].shape[1])
         return super().measure(answers, batch)
 
-    def stays(self, found: Mapping[str, Tensor]) -> bool:
+    def stays(self, measurements: Mapping[str, Tensor]) -> bool:
         """Whether logits are few enough to stay on the device."""
-        return sum(part["logits"].numel() for part in (*self.parts, found)) <= KEEP_LOGITS
+        return sum(part["logits"].numel() for part in (*self.parts, measurements)) <= KEEP_LOGITS
 
     def compute(self) -> dict[str, float]:
         """Return loss, accuracy and top-5 accuracy, computed on the logits' device."""

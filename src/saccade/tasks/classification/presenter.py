@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...report.axes import number
-from ...report.class_sections import NAME, calibration_section, class_section, confusion_section
+from ...report.class_sections import MAX_NAME, calibration_section, class_section, confusion_section
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph
 from ...report.tally import Answered
@@ -113,7 +113,7 @@ def image_section(shown: Shown, answered: Answered, classes: Sequence[str]) -> S
     """Return a section with the images of highest loss, their labels and predictions."""
 
     def names(index: int) -> list[str]:
-        return [shorten(classes[of[index]], NAME) for of in (answered.labels, answered.predictions)]
+        return [shorten(classes[of[index]], MAX_NAME) for of in (answered.labels, answered.predictions)]
 
     def tell(_: Shown, index: int) -> list[Html]:
         true, answer = names(index)

@@ -98,11 +98,11 @@ class Classify(OneOf):
         logits = read_logits(answer)
         if targets is None:
             return {"output": logits}
-        loss = self._compare(logits, targets, pair)
+        loss = self._loss_fn(logits, targets, pair)
         result = {"loss": loss, "output": logits, "classification": loss.detach()}
         return result if pair is None else {**result, "pair": pair}
 
-    def _compare(self, logits: Tensor, targets: Tensor, pair: Tensor | None) -> Tensor:
+    def _loss_fn(self, logits: Tensor, targets: Tensor, pair: Tensor | None) -> Tensor:
         how: dict[str, Any] = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
         if pair is None:
             return classification_loss(logits, targets, **how)
@@ -124,7 +124,7 @@ class Classify(OneOf):
             return result
         targets = batch["target"]
         heavier = self._weights(targets).mean() / mean - 1
-        own = self._compare(result["output"], targets, result.get("pair"))
+        own = self._loss_fn(result["output"], targets, result.get("pair"))
         return result | {"loss": result["loss"] + own * heavier}
 
     def _weights(self, targets: Tensor) -> Tensor:
@@ -188,14 +188,14 @@ def find_late_fusion(model: nn.Module) -> SecondOrder | None:
 @contextmanager
 def record_pair(head: SecondOrder) -> Iterator[list[Tensor]]:
     """Record the logits of class token and patch tokens, B, K each, within a context."""
-    heard: list[Tensor] = []
+    recorded: list[Tensor] = []
     hooks = [
-        layer.register_forward_hook(lambda _module, _args, output: heard.append(output))
+        layer.register_forward_hook(lambda _module, _args, output: recorded.append(output))
         for layer in (head.class_fc, head.word_fc)
         if layer is not None
     ]
     try:
-        yield heard
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision.ops import batched_nms
 
 WIDEST = math.log(1000 / 16)  # limits the size of decoded boxes
-SMALLEST = 1e-2  # smallest side of a kept box in pixels
+MIN_SIDE = 1e-2  # smallest side of a kept box in pixels
 
 
 def areas(boxes: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def encode(boxes: Tensor, anchors: Tensor, weights: tuple[float, float] = (1.0, 
     Args:
         boxes: boxes to encode; empty ones are treated as tiny.
     """
-    sides, own = anchors[..., 2:] - anchors[..., :2], (boxes[..., 2:] - boxes[..., :2]).clamp(min=SMALLEST)
+    sides, own = anchors[..., 2:] - anchors[..., :2], (boxes[..., 2:] - boxes[..., :2]).clamp(min=MIN_SIDE)
     shift = (centres(boxes) - centres(anchors)) / sides
     return torch.cat([shift * weights[0], (own / sides).log() * weights[1]], dim=-1)
 
@@ -83,7 +83,7 @@ def clip(boxes: Tensor, size: tuple[int, int]) -> Tensor:
 
 def has_area(boxes: Tensor) -> Tensor:
     """Return which boxes have an area, ..., N."""
-    return ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST).all(-1)
+    return ((boxes[..., 2:] - boxes[..., :2]) >= MIN_SIDE).all(-1)
 
 
 def with_area(boxes: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ...support.files import write_text
 from ...support.wording import count_of
 from .regions import paint_objects, to_mask
 
-LEAST = 8  # least rows of objects in a sample
+MIN_ROWS = 8  # least rows of objects in a sample
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BoxTargets(Targets):
     @property
     def most(self) -> int:
         """Largest number of objects in an image: the rows of every sample."""
-        return max(int(np.diff(self.starts).max(initial=0)), LEAST)
+        return max(int(np.diff(self.starts).max(initial=0)), MIN_ROWS)
 
     def objects(self, index: int) -> slice:
         """Return the indices of a sample's objects."""

@@ -23,7 +23,7 @@ HEADS: Registry[Callable[..., nn.Module]] = Registry(
     "detector", group="saccade.detectors", home="saccade.tasks.detection"
 )
 register_detector = HEADS.register
-MOST = 16_384  # largest numeric option of a head
+MAX_OPTION = 16_384  # largest numeric option of a head
 MARGIN = 1.2  # scores within this factor of the threshold are not compared
 SCORE, LABEL, CELLS = 4, 5, 6  # columns of outputs, after the box
 WHOLE = -2  # class of the row with an image's size
@@ -53,8 +53,8 @@ class Detector(OnPyramid):
         make = HEADS.find(name)
         for key, value in options.items():
             least = 0 if key in ("groups", "depth", "convs", "positive") else 1
-            if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= MOST:
-                raise ConfigError(f"model.head = {head!r} was given; {key} must be from {least} to {MOST}")
+            if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= MAX_OPTION:
+                raise ConfigError(f"model.head = {head!r} was given; {key} must be from {least} to {MAX_OPTION}")
         if "masks" not in inspect.signature(make).parameters:
             known.pop("masks")
         try:

@@ -16,7 +16,7 @@ from .regions import to_mask
 from .runs import pack_runs
 
 THRESHOLD = 0.5  # probability from which a pixel belongs to an object
-LEAST = 480  # smallest longer side of annotated images
+MIN_SIDE = 480  # smallest longer side of annotated images
 
 
 def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -76,7 +76,7 @@ def draw_objects(
         side: longer side of the result; default: small images are enlarged.
     """
     image = Image.fromarray(pixels)
-    scale = max(LEAST / max(image.size), 1.0) if side is None else side / max(image.size)
+    scale = max(MIN_SIDE / max(image.size), 1.0) if side is None else side / max(image.size)
     shape = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
     image = image.resize(shape, Image.Resampling.BICUBIC, reducing_gap=3.0)
     for one in reversed(objects):

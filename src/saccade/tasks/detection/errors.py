@@ -108,6 +108,6 @@ def best_threshold(answers: np.ndarray, objects: np.ndarray) -> float:
 
 def count_errors(answers: np.ndarray, objects: np.ndarray, least: float) -> dict[int, int]:
     """Return the number of predictions above a score by type; `NONE` counts missed objects."""
-    said = answers[..., 4] >= least
-    found = {kind: int((said & (answers[..., KIND] == kind)).sum()) for kind in (RIGHT, *KINDS)}
+    predicted = answers[..., 4] >= least
+    found = {kind: int((predicted & (answers[..., KIND] == kind)).sum()) for kind in (RIGHT, *KINDS)}
     return found | {NONE: int(((objects[..., 0] >= 0) & (objects[..., FOUND] < least)).sum())}

@@ -8,7 +8,7 @@ from .boxes import clip
 from .objects import Objects
 from .sparse import from_centres, in_sides, top_answers
 
-KEPT = 100
+MAX_ANSWERS = 100
 
 
 class HostedDetector(Hosted):
@@ -41,7 +41,7 @@ class HostedDetector(Hosted):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the top objects, B, K, 6: box, score and class."""
-        said = self.host(pixel_values=x)
+        outputs = self.host(pixel_values=x)
         size = (x.shape[-2], x.shape[-1])
-        boxes = clip(from_centres(said.pred_boxes.float(), size), size)
-        return top_answers(said.logits.float()[..., : self.num_classes].sigmoid(), boxes, KEPT)
+        boxes = clip(from_centres(outputs.pred_boxes.float(), size), size)
+        return top_answers(outputs.logits.float()[..., : self.num_classes].sigmoid(), boxes, MAX_ANSWERS)

@@ -18,7 +18,7 @@ from torch import Tensor
 from .boxes import has_area
 
 tl: Any = None  # triton.language, set at the first use
-MOST = 8192  # most boxes of a set, limited by the thread block
+MAX_BOXES = 8192  # most boxes of a set, limited by the thread block
 
 
 def keep_reference(boxes: Tensor, allowed: Tensor, overlap: float) -> Tensor:
@@ -78,7 +78,7 @@ def has_triton() -> bool:
 
 def can_replay(boxes: Tensor) -> bool:
     """Whether `keep_best` runs on boxes, B, N, 4, without synchronisation."""
-    return boxes.is_cuda and has_triton() and boxes.shape[1] <= MOST
+    return boxes.is_cuda and has_triton() and boxes.shape[1] <= MAX_BOXES
 
 
 @_keep_best.register_kernel("cuda")

@@ -127,8 +127,8 @@ def _find_layers(targets: BoxTargets) -> int:
         here = targets.objects(int(index))
         if here.stop - here.start < 2:
             continue
-        told, boxes = targets.sizes[index], targets.boxes[here]
-        size = told if told.all() else np.ceil(boxes[:, [3, 2]].max(0)).clip(1)
+        size_listed, boxes = targets.sizes[index], targets.boxes[here]
+        size = size_listed if size_listed.all() else np.ceil(boxes[:, [3, 2]].max(0)).clip(1)
         looked += here.stop - here.start
         if found == MOST_LAYERS or looked > MOST_LOOKED:
             break

@@ -9,7 +9,7 @@ import numpy as np
 from ...data.image import BadSample
 from .runs import checked_runs, paint_runs, unpack_counts
 
-MOST = 32_000  # most objects per image, limited by int16
+MAX_OBJECTS = 32_000  # most objects per image, limited by int16
 MOST_LAYERS = 4  # most layers for overlapping masks
 
 
@@ -81,8 +81,8 @@ def paint_objects(
     Args:
         regions: regions of the objects; objects without visible pixels are replaced by their box.
     """
-    if len(regions) > MOST:
-        raise BadSample(name, f"it has {len(regions)} objects; at most {MOST} can be distinguished", "box")
+    if len(regions) > MAX_OBJECTS:
+        raise BadSample(name, f"it has {len(regions)} objects; at most {MAX_OBJECTS} can be distinguished", "box")
     pixels = []
     for place, (region, box) in enumerate(zip(regions, boxes, strict=True)):
         try:

@@ -63,9 +63,9 @@ def _read_part(root: Path, stems: list[str]) -> ObjectList:
 def _unannotated(root: Path, stems: list[str]) -> Iterator[str]:
     """Yield a remark on images without annotations."""
     images = (file for file in sorted((root / "JPEGImages").glob("*")) if file.suffix.lower() in EXTENSIONS)
-    told = set(stems)
-    if untold := [file.name for file in images if file.stem not in told]:
-        yield f"{count_are(len(untold), 'image')} not used (no file in Annotations): {abbreviate(untold)}"
+    listed = set(stems)
+    if unlisted := [file.name for file in images if file.stem not in listed]:
+        yield f"{count_are(len(unlisted), 'image')} not used (no file in Annotations): {abbreviate(unlisted)}"
 
 
 def _parse(file: Path) -> ElementTree.Element:

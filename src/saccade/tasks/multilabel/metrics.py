@@ -31,7 +31,7 @@ class MultilabelMetrics(Metrics):
         """Return mean average precision, F1 and loss."""
         return metric_specs(spec.extra.get("prevalence"))
 
-    def settle(self) -> None:
+    def calibrate(self) -> None:
         """Store the thresholds chosen on the validation samples."""
         if self.spec is not None:
             self.spec.extra["thresholds"] = [round(float(value), 6) for value in self.thresholds()]

@@ -79,9 +79,9 @@ class Multilabel(Task):
         logits = read_logits(self.ask(batch))
         if "target" not in batch:
             return {"output": logits}
-        return {"loss": self.compare(logits, batch["target"]), "output": logits}
+        return {"loss": self.loss_fn(logits, batch["target"]), "output": logits}
 
-    def compare(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def loss_fn(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over samples and labels."""
         logits, targets = upcast(logits), targets.to(upcast(logits).dtype)
         if self.options.loss == "bce":

@@ -74,9 +74,9 @@ class Regress(Task):
         output = read_logits(self.ask(batch))
         if "target" not in batch:
             return {"output": output}
-        return {"loss": self.compare(output, batch["target"]).mean(), "output": output}
+        return {"loss": self.loss_fn(output, batch["target"]).mean(), "output": output}
 
-    def compare(self, output: Tensor, targets: Tensor) -> Tensor:
+    def loss_fn(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample, B."""
         output = upcast(output)
         wanted = (targets.to(output.dtype) - self.mean) / self.std
@@ -86,4 +86,4 @@ class Regress(Task):
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the raw output, the numbers in original units, and with targets the loss of each sample."""
         found = {"output": output, "value": output * self.std + self.mean}
-        return found | ({"loss": self.compare(output, batch["target"])} if "target" in batch else {})
+        return found | ({"loss": self.loss_fn(output, batch["target"])} if "target" in batch else {})

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..hosting import Hosted
 
-SMALLEST = 1e-6  # least probability of a class
+EPSILON = 1e-6  # least probability of a class
 
 
 class HostedSegmenter(Hosted):
@@ -30,17 +30,17 @@ class HostedSegmenter(Hosted):
         """
         kinds = [torch.unique(one[one >= 0]) for one in mask]
         masks = [(one[None] == kind[:, None, None]).to(x.dtype) for one, kind in zip(mask, kinds, strict=True)]
-        said = self.host(pixel_values=x, mask_labels=masks, class_labels=kinds)
-        return said.loss.mean(), self._read(said, x)
+        outputs = self.host(pixel_values=x, mask_labels=masks, class_labels=kinds)
+        return outputs.loss.mean(), self._read(outputs, x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, B, K, H, W: for each class, the masks of all queries weighted by its probability."""
         return self._read(self.host(pixel_values=x), x)
 
-    def _read(self, said: Any, x: Tensor) -> Tensor:
-        chances = said.class_queries_logits.float().softmax(-1)[
+    def _read(self, outputs: Any, x: Tensor) -> Tensor:
+        chances = outputs.class_queries_logits.float().softmax(-1)[
             ..., : self.num_classes
         ]  # without the last class, "no object"
-        masks = said.masks_queries_logits.float().sigmoid()
+        masks = outputs.masks_queries_logits.float().sigmoid()
         found = torch.einsum("bqk,bqhw->bkhw", chances, masks)
-        return F.interpolate(found, x.shape[-2:], mode="bilinear", align_corners=False).clamp(min=SMALLEST).log()
+        return F.interpolate(found, x.shape[-2:], mode="bilinear", align_corners=False).clamp(min=EPSILON).log()

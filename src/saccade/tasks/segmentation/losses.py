@@ -16,7 +16,7 @@ from ...settings import ConfigError
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # logits B, K, H, W, classes B, H, W, weights K -> scalar
 HARD = 0.7  # probability of the true class above which a pixel is easy
-KEPT = 1 / 16  # least share of pixels to keep
+MIN_SHARE_KEPT = 1 / 16  # least share of pixels to keep
 GAMMA = 2.0
 
 
@@ -49,7 +49,7 @@ def hard_examples(logits: Tensor, target: Tensor, weights: Tensor | None = None)
     plain = pixel_losses(logits, target).detach()
     counted = target != OUTSIDE
     ranked = torch.where(counted, plain, -1.0).flatten()
-    kept = max(round(ranked.numel() * KEPT), 1)
+    kept = max(round(ranked.numel() * MIN_SHARE_KEPT), 1)
     limit = ranked.topk(kept).values[-1].clamp(max=-math.log(HARD))
     hard = pixel_weights(target, weights) * (counted & (plain >= limit))
     return _mean(pixel_losses(logits, target) * hard, hard)

@@ -142,11 +142,13 @@ def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
     for part in strips(height, batch * width):
         near = slice(max(part.start - reach, 0), min(part.stop + reach, height))
         real = truth[:, near]
-        said = torch.where(real == OUTSIDE, OUTSIDE, answer[:, near])  # pixels that are not counted are in no class
+        predicted = torch.where(
+            real == OUTSIDE, OUTSIDE, answer[:, near]
+        )  # pixels that are not counted are in no class
         edges = (reach - (part.start - near.start), reach - (near.stop - part.stop))
-        (said, first), (real, second) = (_border(mask, reach, edges) for mask in (said, real))
-        both = count(real, first & second & (said == real))
-        found += torch.stack([both, count(said, first) + count(real, second) - both], dim=1)
+        (predicted, first), (real, second) = (_border(mask, reach, edges) for mask in (predicted, real))
+        both = count(real, first & second & (predicted == real))
+        found += torch.stack([both, count(predicted, first) + count(real, second) - both], dim=1)
     return found.int()
 
 
@@ -177,8 +179,8 @@ def _highest(values: Tensor, width: int) -> Tensor:
 
 def _ious(counts: np.ndarray) -> np.ndarray:
     """Return the IoU of each class over samples, counts N, 3, K; NaN for absent classes."""
-    right, true, said = counts.astype(np.int64).sum(0).astype(np.float64)
-    union = true + said - right
+    right, true, predicted = counts.astype(np.int64).sum(0).astype(np.float64)
+    union = true + predicted - right
     return np.divide(right, union, out=np.full_like(union, np.nan), where=union > 0)
 
 

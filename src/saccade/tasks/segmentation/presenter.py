@@ -137,17 +137,17 @@ def _swatch(name: str, colour: list[int]) -> Html:
 
 def _class_section(shown: Shown) -> Section:
     counts = shown.predictions["counts"]
-    right, true, said = counts.astype(np.int64).sum(0)
+    right, true, predicted = counts.astype(np.int64).sum(0)
     total = max(int(true.sum()), 1)
     rows, chart = [], []
     for place, name in enumerate(shown.outputs):
-        if not true[place] and not said[place]:
+        if not true[place] and not predicted[place]:
             rows.append((2.0, [shorten(name, 80), "0", "none", "", ""]))
             continue
         value = class_iou(place, counts)
         low, high = bootstrap(partial(class_iou, place), counts)
         found = f"{right[place] / true[place]:.1%}" if true[place] else "no pixels"
-        exact = f"{right[place] / said[place]:.1%}" if said[place] else "never predicted"
+        exact = f"{right[place] / predicted[place]:.1%}" if predicted[place] else "never predicted"
         part, ends = f"{true[place] / total:.2%}", f"{value:.1%} ({low:.1%} to {high:.1%})"
         rows.append((value, [shorten(name, 80), part, ends, found, exact]))
         chart.append(Interval(name, low, value, high, f"{part} of the pixels"))

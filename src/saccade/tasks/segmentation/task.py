@@ -63,7 +63,7 @@ class Segment(Task):
                 f"longest={self.options.longest} was given, but the backbone takes squares of {model.side} pixels "
                 "only; remove it, or choose a model that takes any size"
             )
-        self.compare: Loss = mask_loss(self.options.loss)
+        self.loss_fn: Loss = mask_loss(self.options.loss)
         self.register_buffer("class_weights", class_weights, persistent=False)
 
     # In training
@@ -95,10 +95,10 @@ class Segment(Task):
         answer = self.ask(batch)
         logits = _logits(answer)
         mask = batch["mask"].long()  # read as int16
-        own = self.compare(logits, mask, self.class_weights)
+        own = self.loss_fn(logits, mask, self.class_weights)
         result = {"output": logits, "segmentation": own.detach()}
         if isinstance(answer, Answers) and self.options.aux:
-            aux = self.compare(answer.aux, mask, self.class_weights)
+            aux = self.loss_fn(answer.aux, mask, self.class_weights)
             own = own + self.options.aux * aux
             result["auxiliary"] = aux.detach()
         return {**result, "loss": own, "own": own}

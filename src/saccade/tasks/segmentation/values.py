@@ -48,7 +48,7 @@ ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator,
 
 IGNORED = 255  # ignored value, unless it is a class
 UNKNOWN = -2
-MOST = 4096  # most classes
+MAX_CLASSES = 4096  # most classes
 FILE_BYTES = 2**22  # largest file of classes
 GUESSED = 64  # most values that are taken for classes without a file
 FILES = (
@@ -75,8 +75,8 @@ class ClassMap:
 
     def __post_init__(self) -> None:
         """Refuse codes of two classes."""
-        if len(self.names) > MOST:
-            raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are supported")
+        if len(self.names) > MAX_CLASSES:
+            raise ValueError(f"{len(self.names)} classes were given; at most {MAX_CLASSES} are supported")
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise ValueError(f"two classes are named {twice[0]!r}; give each its own name")

@@ -52,6 +52,6 @@ def matthews(pairs: np.ndarray) -> float:
     confusion = np.zeros((count, count))
     np.add.at(confusion, (pairs[:, 0], pairs[:, 1]), 1)
     total, right = confusion.sum(), np.trace(confusion)
-    truth, said = confusion.sum(1), confusion.sum(0)
-    spread = np.sqrt((total**2 - (truth**2).sum()) * (total**2 - (said**2).sum()))
-    return float((right * total - truth @ said) / spread) if spread > 0 else 0.0
+    truth, predicted = confusion.sum(1), confusion.sum(0)
+    spread = np.sqrt((total**2 - (truth**2).sum()) * (total**2 - (predicted**2).sum()))
+    return float((right * total - truth @ predicted) / spread) if spread > 0 else 0.0

@@ -10,7 +10,7 @@ from ...data.table import find_delimiter, import_extra
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 COLA = ("source", "label", "mark", "sentence")  # columns of CoLA's files, which have no header
-MOST = 2**24  # most characters of a cell
+MAX_CELL_CHARS = 2**24  # most characters of a cell
 
 Columns = dict[str, list[str]]
 
@@ -85,7 +85,7 @@ def _tsv(path: Path) -> Columns:
 
 
 def _csv(path: Path) -> Columns:
-    limit = csv.field_size_limit(MOST)  # a global limit, restored below
+    limit = csv.field_size_limit(MAX_CELL_CHARS)  # a global limit, restored below
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file, delimiter=find_delimiter(file, path), strict=True) if row]

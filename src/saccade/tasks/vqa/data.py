@@ -18,8 +18,8 @@ from ...data.targets import Targets
 from ...settings import DataConfig
 from ...support.wording import count_of
 from ..text.tables import Columns, find_column, part_of, read_columns
-from .asked import Asked, agreement
 from .official import read_official
+from .questions import QuestionTable, agreement
 
 QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")
 PEOPLE = 10  # who answer each question in VQAv2
@@ -148,7 +148,7 @@ def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
     return {given[0]: 1.0} if len(given) == 1 else agreement(given)
 
 
-def _read_table(path: Path) -> tuple[dict[str, Asked], list[str]]:
+def _read_table(path: Path) -> tuple[dict[str, QuestionTable], list[str]]:
     """Read a table with the columns image (relative path), question, answer and optionally split; also return notes."""
     if path.suffix.lower() == ".json" and path.name.endswith(("questions.json", "annotations.json")):
         raise ValueError(f"{path} is one file of VQAv2; give the folder that holds all of its files: {path.parent}")
@@ -159,7 +159,7 @@ def _read_table(path: Path) -> tuple[dict[str, Asked], list[str]]:
         answers = [read_answers(cell, path, row) for row, cell in cells]
         people += [sum(bool(part.strip()) for part in cell.split(MARK)) for _, cell in cells if SCORE not in cell]
         named = [answer for shares in answers for answer, share in shares.items() if share > 0]
-        parts[name] = Asked(path.parent, images, questions, answers, named, path)
+        parts[name] = QuestionTable(path.parent, images, questions, answers, named, path)
     return parts, _on_few([count for count in people if 1 < count < PEOPLE])
 
 
@@ -218,7 +218,7 @@ def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int
 
 
 def _source(
-    asked: Asked, outputs: tuple[str, ...], how: tuple[tuple[str, object], ...], keep_aspect: bool
+    asked: QuestionTable, outputs: tuple[str, ...], how: tuple[tuple[str, object], ...], keep_aspect: bool
 ) -> QuestionSource:
     missing = [name for name in dict.fromkeys(asked.images) if not os.path.isfile(asked.root / name)]
     if missing:

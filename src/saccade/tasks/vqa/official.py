@@ -8,8 +8,8 @@ from typing import Any
 
 from ...data.split import abbreviate
 from ...support.telling import tell
-from .asked import Asked, agreement
 from .equal import normalise
+from .questions import QuestionTable, agreement
 
 QUESTIONS, ANNOTATIONS = "questions.json", "annotations.json"  # how the names of the files end
 LARGE = 30 * 2**20  # bytes of a file that takes seconds to read
@@ -21,12 +21,12 @@ LAYOUT = (
 )
 
 
-def read_official(folder: Path) -> tuple[dict[str, Asked], list[str]]:
+def read_official(folder: Path) -> tuple[dict[str, QuestionTable], list[str]]:
     """Read VQAv2's training and, if there are any, validation questions; also return remarks."""
     if not folder.exists():
         raise FileNotFoundError(f"{folder} does not exist; give a table of questions, or a folder with {LAYOUT}")
     files = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]
-    asked: dict[str, Asked] = {}
+    asked: dict[str, QuestionTable] = {}
     for role in ROLES:
         questions, annotations = (
             [file for file in files if file.name.endswith(kind) and role in file.name]
@@ -49,7 +49,7 @@ def read_official(folder: Path) -> tuple[dict[str, Asked], list[str]]:
     return asked, [f"not used, since they have no answers: {abbreviate(unused)}"] if unused else []
 
 
-def _read_split(folder: Path, questions: Path, annotations: Path) -> Asked:
+def _read_split(folder: Path, questions: Path, annotations: Path) -> QuestionTable:
     found = _rows(questions, "questions", ("question_id", "image_id", "question"))
     answered = _rows(annotations, "annotations", ("question_id", "answers", "multiple_choice_answer"))
     by_question = {row["question_id"]: row for row in answered}
@@ -64,7 +64,9 @@ def _read_split(folder: Path, questions: Path, annotations: Path) -> Asked:
     given = [[normalise(one["answer"]) for one in row["answers"]] for row in rows]
     # The official outputs are chosen by the answer that most people gave.
     named = [name for row in rows if (name := normalise(row["multiple_choice_answer"]))]
-    return Asked(root, images, [row["question"] for row in found], [agreement(one) for one in given], named, questions)
+    return QuestionTable(
+        root, images, [row["question"] for row in found], [agreement(one) for one in given], named, questions
+    )
 
 
 def read_questions_of(path: Path) -> Iterator[tuple[int, Path, str]]:

@@ -8,7 +8,7 @@ from ..rules import own, refused, without_images
 from .encoding import STEPS
 
 SCALE = [0.5] * 3  # mean and deviation of ViLT's image processor
-KEPT = ("ops", "kind", "magnitude", "spread", "prob", "interpolation")  # of RandAugment
+RAND_AUGMENT = ("ops", "kind", "magnitude", "spread", "prob", "interpolation")  # of RandAugment
 
 
 def _of_questions(config: TrainConfig) -> TrainConfig:
@@ -21,7 +21,7 @@ def _of_questions(config: TrainConfig) -> TrainConfig:
             f"augment.rand_ops = {given.rand_ops} was given with augment.rand_kind = {given.rand_kind!r}, but the task "
             "vqa has ViLT's and timm's operations only; add --set augment.rand_kind=vilt, or set augment.rand_ops=0"
         )
-    kept = {f"rand_{name}": getattr(given, f"rand_{name}") for name in KEPT}
+    kept = {f"rand_{name}": getattr(given, f"rand_{name}") for name in RAND_AUGMENT}
     return replace(after, augment=AugmentConfig(crop="none", flip=0.0, off_epochs=given.off_epochs, **kept))
 
 

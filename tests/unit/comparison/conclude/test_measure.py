@@ -4,7 +4,7 @@ import pytest
 from saccade.comparison.conclude.evidence import epoch_seconds, per_sample, read_evidence, same_samples
 from saccade.comparison.conclude.measure import Measure
 from saccade.comparison.plan.plan import PlannedArm
-from saccade.comparison.plan.request import Request, ask, find_metric
+from saccade.comparison.plan.request import Request, find_metric, resolve_metric
 from saccade.data.targets import ClassTargets
 from saccade.statistics import paired_difference, paired_scores, unpaired_difference
 from saccade.tasks.classification.metrics import metric_specs
@@ -17,7 +17,7 @@ LABELS = np.arange(200) % 2
 
 def asked(metric=None, **wish):
     """A question about runs of two classes."""
-    return ask(Request(arms=(), metric=metric, **wish), metric_specs(2), "top1")
+    return resolve_metric(Request(arms=(), metric=metric, **wish), metric_specs(2), "top1")
 
 
 def evidence(tmp_path, name, correct, *, seeds=(0, 1, 2), **options):

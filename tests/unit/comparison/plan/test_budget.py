@@ -1,6 +1,6 @@
 import pytest
 
-from saccade.comparison.plan.budget import Ask, fit_budget, makespan
+from saccade.comparison.plan.budget import BudgetRequest, fit_budget, makespan
 from saccade.support.durations import BudgetError, parse_duration, say_duration
 from saccade.training.pace import Pace
 
@@ -9,7 +9,7 @@ PACE = Pace(startup=2.0, step=0.1, validation=1.0, steps=10)  # 2 + epochs * (1 
 
 def fit(budget, *, seeds=10, named=False, epochs=40, arms=2, slots=1, folds=1, spent=0.0):
     names = [f"arm{number}" for number in range(arms)]
-    asked = Ask(budget, seeds, named, slots=slots, folds=folds)
+    asked = BudgetRequest(budget, seeds, named, slots=slots, folds=folds)
     return fit_budget(asked, dict.fromkeys(names, PACE), dict.fromkeys(names, epochs), spent=spent)
 
 
@@ -62,7 +62,7 @@ def test_a_budget_that_timing_used_up_is_named_as_it_was_given_with_what_went_by
 
 def test_arms_with_other_epochs_are_reduced_in_proportion():
     paces = {"long": PACE, "short": PACE}
-    found = fit_budget(Ask(3 * (13 + 8), 3, named=True), paces, {"long": 20, "short": 10})
+    found = fit_budget(BudgetRequest(3 * (13 + 8), 3, named=True), paces, {"long": 20, "short": 10})
     assert found.epochs == {"long": 5, "short": 2}
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import saccade
 from saccade.comparison.page.report import read_records
-from saccade.comparison.plan.cut import STRIDE, pieces
+from saccade.comparison.plan.folds import STRIDE, fold_runs
 from saccade.runs.run import Run
 from saccade.runs.scores import read_tensors
 from saccade.settings import ConfigError
@@ -18,11 +18,11 @@ from support.trainings import png_folder
 
 
 def test_no_two_trainings_of_a_comparison_share_their_seed():
-    found = [piece for seed in (0, 1, 7) for piece in pieces(seed, 5, 3)]
+    found = [piece for seed in (0, 1, 7) for piece in fold_runs(seed, 5, 3)]
     assert len({piece.seed for piece in found}) == len(found) == 45
-    assert [piece.seed for piece in pieces(3, None)] == [3]
+    assert [piece.seed for piece in fold_runs(3, None)] == [3]
     with pytest.raises(ConfigError, match="below"):
-        list(pieces(STRIDE, 5))
+        list(fold_runs(STRIDE, 5))
 
 
 @pytest.fixture(scope="module")

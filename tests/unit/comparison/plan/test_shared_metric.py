@@ -3,7 +3,7 @@
 import pytest
 
 from saccade.comparison.compare import plan_comparison
-from saccade.comparison.plan.request import Request, ask
+from saccade.comparison.plan.request import Request, resolve_metric
 from saccade.tasks import MetricSpec
 from support.objects import make_objects
 from support.training import TINY_MODEL
@@ -27,5 +27,5 @@ def test_what_not_all_arms_measure_judges_no_run():
     boxes = [MetricSpec(name, name, share=True) for name in ("ap", "ap50")]
     masks = [*boxes, MetricSpec("mask_ap", "mask_ap", share=True)]
     request = Request(arms=["base", "boxes:=lr=1e-3"], metric="ap")
-    assert ask(request, masks, "mask_ap", {"base": masks, "boxes": boxes}).primary == "ap"
-    assert ask(request, masks, "mask_ap", {"base": masks, "boxes": masks}).primary == "mask_ap"
+    assert resolve_metric(request, masks, "mask_ap", {"base": masks, "boxes": boxes}).primary == "ap"
+    assert resolve_metric(request, masks, "mask_ap", {"base": masks, "boxes": masks}).primary == "mask_ap"

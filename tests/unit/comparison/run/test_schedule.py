@@ -14,10 +14,10 @@ from saccade.comparison.plan import snapshot
 from saccade.comparison.plan.arms import parse_arm
 from saccade.comparison.plan.snapshot import DataCache
 from saccade.comparison.run import processes, schedule
-from saccade.comparison.run.clock import Job
 from saccade.comparison.run.folder import is_finished
 from saccade.comparison.run.processes import Crew, Slot, make_slots, time_probe
 from saccade.comparison.run.schedule import Watch, run_jobs
+from saccade.comparison.run.scheduler import Job
 from saccade.comparison.run.worker import Outcome
 from saccade.runs.run import Run, hold
 from saccade.settings import overlay

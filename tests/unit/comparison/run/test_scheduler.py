@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from saccade.comparison.plan.budget import Ask, fit_budget
-from saccade.comparison.plan.cut import pieces
-from saccade.comparison.run import clock as under_test
-from saccade.comparison.run.clock import Job, Limits, RunScheduler, part_of
+from saccade.comparison.plan.budget import BudgetRequest, fit_budget
+from saccade.comparison.plan.folds import fold_runs
+from saccade.comparison.run import scheduler as under_test
+from saccade.comparison.run.scheduler import Job, Limits, RunScheduler, part_of
 from saccade.comparison.run.worker import Outcome
 from saccade.settings import TrainConfig, overlay
 from saccade.training.allowance import Allowance, DeadlineExceeded
@@ -44,13 +44,13 @@ class Machine:
         fixed: frozenset[int] = frozenset(),
     ) -> RunScheduler:
         limits = Limits(until, self.paces, shorten, least=least, done=done, fixed=fixed)
-        clock = RunScheduler(jobs, limits, now=lambda: self.time)
-        while (job := clock.next()) is not None:
-            begun, outcome = self.time, self._train(job, clock.allowance(job))
-            clock.end(job, outcome, self.time - begun)
+        scheduler = RunScheduler(jobs, limits, now=lambda: self.time)
+        while (job := scheduler.next()) is not None:
+            begun, outcome = self.time, self._train(job, scheduler.allowance(job))
+            scheduler.end(job, outcome, self.time - begun)
             if outcome.kind == "finished":
                 self.ran[(job.arm, job.seed)] = job.epochs
-        return clock
+        return scheduler
 
     def _train(self, job: Job, allowance: Allowance | None) -> Outcome:
         self.begun += 1
@@ -78,7 +78,7 @@ def jobs_of(epochs: int, seeds: int, arms: Sequence[str] = ("base", "other")) ->
 
 
 def planned(budget: float, *, seeds: int = 5, epochs: int = 60) -> list[Job]:
-    fit = fit_budget(Ask(budget, seeds, named=False), PACES, dict.fromkeys(PACES, epochs))
+    fit = fit_budget(BudgetRequest(budget, seeds, named=False), PACES, dict.fromkeys(PACES, epochs))
     return jobs_of(max(fit.epochs.values()), fit.seeds)
 
 
@@ -113,17 +113,17 @@ def test_a_budget_is_kept_and_arms_are_trained_alike(load: str, seeds: int) -> N
 def test_runs_are_as_planned_where_they_take_what_was_planned() -> None:
     for load in ("as planned", "faster"):
         jobs, machine = planned(90.0), Machine(LOADS[load])
-        clock = machine.compare(jobs, until=90.0)
+        scheduler = machine.compare(jobs, until=90.0)
         assert machine.ran == {(job.arm, job.seed): job.epochs for job in jobs}
         assert machine.begun == len(jobs)
-        assert [one for group in clock.whole.values() for one in group] == jobs
+        assert [one for group in scheduler.passes.values() for one in group] == jobs
 
 
 def test_a_machine_that_was_busy_while_steps_were_timed_loses_two_epochs_of_one_run() -> None:
     jobs, machine = planned(90.0, seeds=2), Machine(LOADS["twice as slow"])
-    clock = machine.compare(jobs, until=90.0)
+    scheduler = machine.compare(jobs, until=90.0)
     assert machine.begun == len(jobs) + 1
-    assert clock.messages == [f"runs are slower than planned: {machine.ran[('base', 0)]} epochs for seeds 0, 1"]
+    assert scheduler.messages == [f"runs are slower than planned: {machine.ran[('base', 0)]} epochs for seeds 0, 1"]
     assert len(set(machine.ran.values())) == 1  # all seeds are the same
 
 
@@ -131,11 +131,11 @@ def test_seeds_are_left_out_before_epochs_down_to_three() -> None:
     jobs = jobs_of(10, 5)
     whole = sum(PACES[job.arm].seconds(10) for job in jobs)
     machine = Machine(lambda _: 1.0)
-    clock = machine.compare(jobs, until=0.7 * whole)
+    scheduler = machine.compare(jobs, until=0.7 * whole)
     assert sorted({seed for _, seed in machine.ran}) == [0, 1, 2]
     assert set(machine.ran.values()) == {10}
-    assert list(clock.whole) == [0, 1, 2]
-    assert clock.messages == ["runs are slower than planned: no time left for seeds 3, 4"]
+    assert list(scheduler.passes) == [0, 1, 2]
+    assert scheduler.messages == ["runs are slower than planned: no time left for seeds 3, 4"]
 
 
 def test_without_a_budget_everything_is_run_whatever_it_takes() -> None:
@@ -165,7 +165,7 @@ def test_a_seed_of_which_a_run_was_finished_before_keeps_its_epochs() -> None:
 
 def test_folds_of_a_pass_stand_or_fall_together() -> None:
     config = overlay(TrainConfig(), {"schedule.epochs": 10})
-    parts = [piece for seed in range(2) for piece in pieces(seed, 3)]
+    parts = [piece for seed in range(2) for piece in fold_runs(seed, 3)]
     jobs = [Job(arm, part.seed, config, Path("nowhere"), part) for part in parts for arm in PACES]
     machine = Machine(LOADS["twice as slow"])
     machine.compare(jobs, until=1.05 * sum(PACES[job.arm].seconds(10) for job in jobs[:6]), least=1)
@@ -175,21 +175,21 @@ def test_folds_of_a_pass_stand_or_fall_together() -> None:
 
 def test_an_arm_that_could_not_be_timed_counts_as_the_slowest() -> None:
     machine = Machine(lambda _: 1.0)
-    clock = RunScheduler(
+    scheduler = RunScheduler(
         jobs_of(10, 3, ("base", "untimed")), Limits(60.0, {"base": PACES["base"]}, shorten), now=lambda: 0.0
     )
-    assert clock.next() == jobs_of(10, 1, ("base",))[0]
-    assert clock.allowance(jobs_of(10, 1, ("untimed",))[0]) is not None
+    assert scheduler.next() == jobs_of(10, 1, ("base",))[0]
+    assert scheduler.allowance(jobs_of(10, 1, ("untimed",))[0]) is not None
     assert machine.begun == 0
 
 
 def test_side_by_side_seeds_that_do_not_fit_are_not_begun() -> None:
     jobs = jobs_of(10, 6)
     one = PACES["base"].seconds(10) + PACES["other"].seconds(10)
-    clock = RunScheduler(jobs, Limits(2.4 * one, PACES, shorten), 2, now=lambda: 0.0)
-    given = [clock.next() for _ in range(9)]
+    scheduler = RunScheduler(jobs, Limits(2.4 * one, PACES, shorten), 2, now=lambda: 0.0)
+    given = [scheduler.next() for _ in range(9)]
     assert len([job for job in given if job is not None]) == 8
-    assert clock.allowance(jobs[0]) is None
+    assert scheduler.allowance(jobs[0]) is None
 
 
 @pytest.mark.parametrize("rest", [0.0, 15.0])

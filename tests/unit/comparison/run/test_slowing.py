@@ -7,9 +7,9 @@ import pytest
 
 from saccade.comparison.plan.arms import parse_arm
 from saccade.comparison.run import schedule
-from saccade.comparison.run.clock import Job, Limits, RunScheduler, part_of
 from saccade.comparison.run.processes import Crew
 from saccade.comparison.run.schedule import Watch, run_jobs
+from saccade.comparison.run.scheduler import Job, Limits, RunScheduler, part_of
 from saccade.runs.run import Run
 from saccade.settings import overlay
 from saccade.training.optim import rate_at, scaled_lr
@@ -41,13 +41,13 @@ def test_every_run_that_counts_ends_its_schedule_and_arms_of_a_seed_are_as_long(
     machine.install(monkeypatch.setattr)
     monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=lambda: machine.time))
     until = 1.1 * len(jobs) * pace.seconds(EPOCHS)
-    clock = RunScheduler(jobs, Limits(until, dict.fromkeys(ARMS, pace), shorten), now=lambda: machine.time)
-    ended = run_jobs(jobs, Crew([]), Watch(total=len(jobs), quiet=True), clock)
+    scheduler = RunScheduler(jobs, Limits(until, dict.fromkeys(ARMS, pace), shorten), now=lambda: machine.time)
+    ended = run_jobs(jobs, Crew([]), Watch(total=len(jobs), quiet=True), scheduler)
     assert {outcome.kind for outcome in ended.values()} == {"finished"}
     assert len(ended) == len(jobs)
     assert machine.time <= 1.05 * until
     lengths = {}
-    for job in [job for whole in clock.whole.values() for job in whole]:  # as shortened, those that count
+    for job in [job for whole in scheduler.passes.values() for job in whole]:  # as shortened, those that count
         run = Run.open(job.path)
         config, last = run.config(), run.metrics()[-1]
         peak = scaled_lr(config.optim)

@@ -13,8 +13,8 @@ from sklearn.metrics import confusion_matrix
 import saccade
 from saccade.comparison.conclude.evidence import read_evidence, same_samples
 from saccade.data import frame
+from saccade.data.cache import encoded_bytes
 from saccade.data.frame import by_size, from_runs, pad_runs, to_runs
-from saccade.data.kept import encoded_bytes
 from saccade.data.spec import InputSpec
 from saccade.deployment.judge import measure
 from saccade.deployment.predictor import open_predictor

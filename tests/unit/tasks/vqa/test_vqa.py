@@ -15,8 +15,8 @@ from saccade.deployment.serve import _open
 from saccade.runs.run import Run
 from saccade.settings import ConfigError, DataConfig
 from saccade.tasks.opening import open_samples
-from saccade.tasks.vqa.asked import agreement
 from saccade.tasks.vqa.data import read_answers
+from saccade.tasks.vqa.questions import agreement
 from saccade.tasks.vqa.task import AnswerQuestions
 from support.questions import make_vilt, questions, write_questions
 from support.serving import running

@@ -1,4 +1,4 @@
-"""Questions as they were read, and what people's answers to them are worth."""
+"""Tables of questions, and the scores of people's answers to them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ AGREED = 3  # in VQAv2, an answer given by this many people is fully correct
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionTable:
     """Questions of one split, a row each."""
 
     root: Path  # of the images' paths

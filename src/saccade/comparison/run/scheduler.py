@@ -14,7 +14,7 @@ from ...training.allowance import Allowance
 from ...training.pace import Pace
 from ..conclude.evidence import epoch_seconds
 from ..plan.budget import FLOOR, LEAST_SEEDS, makespan
-from ..plan.cut import STRIDE, Piece
+from ..plan.folds import STRIDE, FoldRun
 from .worker import Outcome
 
 SLACK = 0.02  # tolerated delay, relative to the time of all runs
@@ -31,13 +31,13 @@ class Job:
     seed: int
     config: TrainConfig
     path: Path
-    piece: Piece | None = None  # its fold, in cross-validation
+    fold_run: FoldRun | None = None  # its fold, in cross-validation
     record: tuple[Decision, ...] = ()  # decisions on its settings so far
 
     @property
-    def whole(self) -> int:
+    def cv_pass(self) -> int:
         """The group of runs that are kept or dropped together: the seed, or the pass over folds."""
-        return self.seed if self.piece is None else self.piece.whole
+        return self.seed if self.fold_run is None else self.fold_run.cv_pass
 
     @property
     def epochs(self) -> int:
@@ -45,10 +45,10 @@ class Job:
         return self.config.schedule.epochs
 
     def __str__(self) -> str:
-        if self.piece is None:
+        if self.fold_run is None:
             return f"{self.arm}, seed {self.seed}"
-        cut = f" of split {self.piece.repeat + 1}" if self.piece.repeat else ""
-        return f"{self.arm}, seed {self.piece.whole % STRIDE}, fold {self.piece.fold + 1}{cut}"
+        split = f" of split {self.fold_run.repeat + 1}" if self.fold_run.repeat else ""
+        return f"{self.arm}, seed {self.fold_run.cv_pass % STRIDE}, fold {self.fold_run.fold + 1}{split}"
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class RunScheduler:
         self, jobs: Sequence[Job], limits: Limits | None = None, slots: int = 1, now: Callable[[], float] | None = None
     ) -> None:
         self.limits, self.slots, self.now = limits or Limits(), max(slots, 1), now or time.monotonic
-        self.whole: dict[int, list[Job]] = {}
+        self.passes: dict[int, list[Job]] = {}
         for job in jobs:
-            self.whole.setdefault(job.whole, []).append(job)
-        self.waiting = deque(self.whole)
+            self.passes.setdefault(job.cv_pass, []).append(job)
+        self.waiting = deque(self.passes)
         self.present: deque[Job] = deque()  # remaining runs of the current seed
         self.share = self.first = 1.0  # current fraction of the planned epochs, and that of the first seed
         self.slower, self.ended, self.again = 1.0, 0, 0
@@ -89,13 +89,13 @@ class RunScheduler:
     def next(self) -> Job | None:
         """Return the next run; None if there are no more, or no time."""
         if self.present and self.slots == 1 and not self._fits(list(self.present), slack=MORE_SLACK):
-            self._begin_again(self.present[0].whole)
+            self._begin_again(self.present[0].cv_pass)
         if not self.present:
             self._refit()
             if not self.waiting:
                 return None
             self.first = self.first if self._before() else self.share
-            self.present.extend(self.whole[self.waiting.popleft()])
+            self.present.extend(self.passes[self.waiting.popleft()])
         return self.present.popleft()
 
     def end(self, job: Job, outcome: Outcome, took: float) -> None:
@@ -104,7 +104,7 @@ class RunScheduler:
         if outcome.kind == "late":
             if pace is not None and outcome.epoch_seconds:
                 self.slower = outcome.epoch_seconds / _epoch(pace, job.epochs)
-            if not self._begin_again(job.whole):
+            if not self._begin_again(job.cv_pass):
                 self.again = MOST_AGAIN
                 self.present.appendleft(job)
             return
@@ -116,7 +116,7 @@ class RunScheduler:
     @property
     def left(self) -> int:
         """Number of remaining runs."""
-        return len(self.present) + sum(len(self.whole[whole]) for whole in self.waiting)
+        return len(self.present) + sum(len(self.passes[cv_pass]) for cv_pass in self.waiting)
 
     def allowance(self, job: Job) -> Allowance | None:
         """Return a run's time allowance; None if it has no limit."""
@@ -124,7 +124,7 @@ class RunScheduler:
         if until is None or pace is None or self.slots > 1 or self.again >= MOST_AGAIN:
             return None
         rest = sum(map(self._planned, self.present))
-        after = [sum(map(self._planned, self.whole[whole])) for whole in self.waiting]
+        after = [sum(map(self._planned, self.passes[cv_pass])) for cv_pass in self.waiting]
         if not self.ended:  # all runs can still be shortened without losing any
             return Allowance(until + SLACK * self.time, _epoch(pace, job.epochs), rest + sum(after))
         needed = max(self.limits.least - self._before(), 0)  # further seeds can be shortened or dropped
@@ -133,25 +133,25 @@ class RunScheduler:
 
     def _before(self) -> int:
         """Return the number of started seeds."""
-        return self.limits.done + len(self.whole) - len(self.waiting)
+        return self.limits.done + len(self.passes) - len(self.waiting)
 
     def _refit(self) -> None:
         """Drop or shorten waiting runs that do not fit."""
         if self.waiting:
             self._take(*self._choose(list(self.waiting), self._before()))
 
-    def _begin_again(self, whole: int) -> bool:
+    def _begin_again(self, cv_pass: int) -> bool:
         """Restart a seed's runs with fewer epochs, or drop it; False if that does not help."""
         before = self._before() - 1
-        count, share = self._choose([whole, *self.waiting], before)
+        count, share = self._choose([cv_pass, *self.waiting], before)
         if before >= self.limits.least and share < 1.0:
             count = 0
-        same = share == 1.0 or self.limits.shorten is None or whole in self.limits.fixed
+        same = share == 1.0 or self.limits.shorten is None or cv_pass in self.limits.fixed
         if self.again >= MOST_AGAIN or (count and same):
             return False
         self.again += 1
         self.present.clear()
-        self.waiting.appendleft(whole)
+        self.waiting.appendleft(cv_pass)
         self._take(count, share)
         return True
 
@@ -160,23 +160,23 @@ class RunScheduler:
         left = []
         while len(self.waiting) > count:
             left.append(self.waiting.pop())
-            del self.whole[left[-1]]
+            del self.passes[left[-1]]
         if left:
             self.messages.append(f"runs are slower than planned: no time left for {describe_seeds(sorted(left))}")
         if share < 1.0 and self.waiting and self.limits.shorten is not None:
             self.share *= share
-            short = [whole for whole in self.waiting if whole not in self.limits.fixed]
-            for whole in short:
-                self.whole[whole] = [self.limits.shorten(job, share) for job in self.whole[whole]]
+            short = [cv_pass for cv_pass in self.waiting if cv_pass not in self.limits.fixed]
+            for cv_pass in short:
+                self.passes[cv_pass] = [self.limits.shorten(job, share) for job in self.passes[cv_pass]]
             if short:
-                epochs = count_of(max(job.epochs for job in self.whole[short[0]]), "epoch")
+                epochs = count_of(max(job.epochs for job in self.passes[short[0]]), "epoch")
                 self.messages.append(f"runs are slower than planned: {epochs} for {describe_seeds(short)}")
 
     def _choose(self, left: Sequence[int], before: int) -> tuple[int, float]:
         """Return how many of the remaining seeds fit, and with which fraction of their current epochs."""
-        if self._fits([job for whole in left for job in self.whole[whole]], slack=SLACK):
+        if self._fits([job for cv_pass in left for job in self.passes[cv_pass]], slack=SLACK):
             return len(left), 1.0
-        longest = max(job.epochs for whole in left for job in self.whole[whole])
+        longest = max(job.epochs for cv_pass in left for job in self.passes[cv_pass])
         must = max(min(self.limits.least, before + len(left)) - before, 0)
         least = max(min(LEAST_SEEDS, before + len(left)) - before, must)
         floor = max(round((AMONG * self.first if before else FLOOR) / self.share * longest), 1)
@@ -184,7 +184,7 @@ class RunScheduler:
         tries += [(least, epochs) for epochs in range(longest - 1, floor - 1, -1)]
         tries += [(must, epochs) for epochs in range(longest, 0, -1)]
         for count, epochs in tries:
-            jobs = [job for whole in left[:count] for job in self.whole[whole]]
+            jobs = [job for cv_pass in left[:count] for job in self.passes[cv_pass]]
             if self._fits(jobs, epochs / longest, slack=-SLACK):  # leave slack for further delays
                 return count, epochs / longest
         return must, 1 / longest
@@ -197,7 +197,7 @@ class RunScheduler:
 
     def _planned(self, job: Job, share: float = 1.0) -> float:
         pace = self._pace(job.arm)
-        share = 1.0 if job.whole in self.limits.fixed else share
+        share = 1.0 if job.cv_pass in self.limits.fixed else share
         return 0.0 if pace is None else pace.seconds(part_of(job.epochs, share))
 
     def _pace(self, arm: str) -> Pace | None:
@@ -206,9 +206,9 @@ class RunScheduler:
         return paces.get(arm) or max(paces.values(), key=lambda pace: pace.seconds(1), default=None)
 
 
-def describe_seeds(wholes: Sequence[int]) -> str:
+def describe_seeds(cv_passes: Sequence[int]) -> str:
     """Return seeds as text."""
-    return f"seed{'s' * (len(wholes) > 1)} {', '.join(str(whole % STRIDE) for whole in wholes)}"
+    return f"seed{'s' * (len(cv_passes) > 1)} {', '.join(str(cv_pass % STRIDE) for cv_pass in cv_passes)}"
 
 
 def part_of(epochs: int, share: float) -> int:

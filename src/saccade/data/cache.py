@@ -37,10 +37,10 @@ class Memory:
         self._read: tuple[Any, Source, EncodedSamples] | None = None
         self._batches: tuple[Any, Any] | None = None
 
-    def keep(self, source: Source, encode: Encoder, device: torch.device, found: EncodedSamples) -> None:
+    def keep(self, source: Source, encode: Encoder, device: torch.device, samples: EncodedSamples) -> None:
         """Store training samples."""
         if (how := _way(encode, source, device)) is not None:
-            self._read = how, source, found
+            self._read = how, source, samples
 
     def recall(self, source: Source, encode: Encoder, device: torch.device) -> EncodedSamples | None:
         """Return cached training samples; None if they are not cached."""
@@ -59,9 +59,9 @@ class Memory:
         same = np.array_equal(columns["target"].cpu().numpy()[good], source.targets.rows[good])
         return EncodedSamples(columns, bad) if same else None
 
-    def keep_batches(self, how: Any, found: Any) -> None:
+    def keep_batches(self, how: Any, batches: Any) -> None:
         """Store validation batches by all they depend on."""
-        self._batches = how, found
+        self._batches = how, batches
 
     def recall_batches(self, how: Any) -> Any:
         """Return cached validation batches; None if they are not cached."""

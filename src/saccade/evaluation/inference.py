@@ -10,10 +10,10 @@ import rich.console
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..data.cache import framed_bytes
 from ..data.draws import derive_seed
 from ..data.feed import Batch
 from ..data.image import Fault
-from ..data.kept import framed_bytes
 from ..data.source import Source
 from ..data.split import identity
 from ..data.validation import Validation
@@ -21,7 +21,7 @@ from .judge import CLEAN, Judge
 from .opening import EvaluatedModel, EvaluationError
 from .robust import Condition, apply, corruptions, occlusions
 
-KEPT = 2**30  # most bytes of framed images in memory; above that, files are read again for each stage
+MAX_CACHED_BYTES = 2**30  # most bytes of framed images in memory; above that, files are read again for each stage
 
 
 class ProgressBars:
@@ -77,7 +77,7 @@ class FramedImages:
             workers=workers,
         )
         self.kept: list[Batch] | None = None
-        self.keep = framed_bytes(len(source), framing) <= KEPT
+        self.keep = framed_bytes(len(source), framing) <= MAX_CACHED_BYTES
 
     def __iter__(self) -> Iterator[tuple[Batch, list[int]]]:
         """Yield batches, images uint8 B, C, H, W, and the samples' random keys."""
@@ -112,7 +112,7 @@ def collect_outputs(
         group = [judge for judge in judges if judge.model.spec.framing == framing]
         images = FramedImages(source, group[0].model, batch_size=batch_size, workers=workers, seed=seed)
         started = time.monotonic()
-        places, bad = _ask_clean(group, images, bars), images.reader.bad
+        places, bad = _run_clean(group, images, bars), images.reader.bad
         if not robust:
             continue
         takes, more = group[0].takes, group[0].conditions()
@@ -130,7 +130,7 @@ def collect_outputs(
             if not conditions:
                 continue
             bars.begin(stage, len(places) * len(conditions) * len(group))
-            _ask_changed(group, images, conditions, bars)
+            _run_changed(group, images, conditions, bars)
         if attacked:
             bars.begin("attacks", len(places) * len(group))
             for batch, rng_keys in images:
@@ -155,7 +155,7 @@ def describe_remaining(seconds: float, *, passes: float, back: float, attacked: 
     return f"{text} for {what}; --limit evaluates fewer samples"
 
 
-def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: ProgressBars) -> np.ndarray:
+def _run_clean(judges: Sequence[Judge], images: FramedImages, bars: ProgressBars) -> np.ndarray:
     """Run the models on clean images; return the indices of readable ones."""
     bars.begin(CLEAN, images.length * len(judges))
     places = []
@@ -169,7 +169,7 @@ def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: ProgressBars
     return np.sort(np.concatenate(places))
 
 
-def _ask_changed(
+def _run_changed(
     judges: Sequence[Judge], images: FramedImages, conditions: Sequence[Condition], bars: ProgressBars
 ) -> None:
     """Run the models on changed images; each change is computed once for all models."""

@@ -1,4 +1,4 @@
-"""The folds of a comparison: which runs make up one pass over all samples, and their answers joined."""
+"""Cross-validation in a comparison: the runs of a pass over all folds, and their joined predictions."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,31 +23,31 @@ STRIDE = 100_003  # between the seeds of a seed's trainings, so that no two of t
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One training of a pass."""
+class FoldRun:
+    """One training of a pass of cross-validation: validated on one fold."""
 
-    whole: int  # seed that stands for the pass
+    cv_pass: int  # seed that stands for the pass
     seed: int  # of the training
     repeat: int  # which cut
     fold: int  # which part is validated on
 
 
-def pieces(seed: int, folds: int | None, repeats: int = 1) -> Iterator[Piece]:
-    """Yield the trainings of a seed: one, or one a fold of every cut."""
+def fold_runs(seed: int, folds: int | None, repeats: int = 1) -> Iterator[FoldRun]:
+    """Yield the runs of a seed: one, or one per fold and repeat."""
     if folds is None:
-        yield Piece(seed, seed, 0, 0)
+        yield FoldRun(seed, seed, 0, 0)
         return
     if seed >= STRIDE:
         raise ConfigError(f"seed {seed}: with folds, seeds must be below {STRIDE}")
     for repeat in range(repeats):
         first = seed + STRIDE * repeat * folds
         for fold in range(folds):
-            yield Piece(first, first + STRIDE * fold, repeat, fold)
+            yield FoldRun(first, first + STRIDE * fold, repeat, fold)
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How the samples of a comparison were cut."""
+class FoldAssignment:
+    """Which fold each sample of a comparison is in."""
 
     count: int  # of folds
     fold: tuple[np.ndarray, ...]  # of every sample, one array a cut
@@ -55,46 +55,50 @@ class Cut:
     fingerprint: str  # of all samples
 
     @classmethod
-    def of(cls, data: Data, *, folds: int, repeats: int, seed: int) -> "Cut":
-        """Return the cuts that the runs of a comparison make themselves."""
+    def of(cls, data: Data, *, folds: int, repeats: int, seed: int) -> "FoldAssignment":
+        """Return the folds that the runs of a comparison choose themselves."""
         assert data.whole is not None
         cuts = [choose_folds(data.whole, data.groups, folds=folds, seed=seed + repeat) for repeat in range(repeats)]
         groups = None if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
         return cls(folds, tuple(cuts), groups, data.whole.fingerprint())
 
     def folds(self) -> Folds:
-        """Return what statistics need of it."""
+        """Return the folds in the form that `statistics` takes."""
         return Folds(self.count, self.fold[0] if len(self.fold) == 1 else None, self.groups)
 
     def describe(self, *, seeds: int) -> str:
-        """Return how samples were cut, and which intervals follow from that with so many passes."""
-        whole = "" if self.groups is None else f" (in {int(self.groups.max()) + 1} groups, each in one fold)"
+        """Describe the folds, and the intervals that follow from them with the given number of passes."""
+        grouped = "" if self.groups is None else f" (in {int(self.groups.max()) + 1} groups, each in one fold)"
         again = f", with {len(self.fold)} different splits" if len(self.fold) > 1 else ""
         more = self.folds().inflation(seeds=seeds) - 1
         how = f"variance between {'seeds' if seeds > 1 else 'folds'} and between samples, increased by {more:.0%}"
-        cut = f"validated on all {len(self.fold[0])} samples{whole}, in {self.count} folds{again}"
-        return f"{cut}; intervals: {how} since folds share training sets"
+        validated = f"validated on all {len(self.fold[0])} samples{grouped}, in {self.count} folds{again}"
+        return f"{validated}; intervals: {how} since folds share training sets"
 
-    def held(self, piece: Piece) -> np.ndarray:
-        """Return the places of the samples that a training validates on, in the whole set."""
-        return np.flatnonzero(self.fold[piece.repeat] == piece.fold)
+    def held(self, fold_run: FoldRun) -> np.ndarray:
+        """Return the indices of a run's validation samples in the whole dataset."""
+        return np.flatnonzero(self.fold[fold_run.repeat] == fold_run.fold)
 
-    def join(self, passes: Mapping[int, Sequence[tuple[Piece, Path]]]) -> Evidence:
-        """Return the passes of an arm, by seed, as if each were one run that validated on all samples."""
-        parts = {whole: read_evidence({piece.fold: path for piece, path in runs}) for whole, runs in passes.items()}
+    def join(self, passes: Mapping[int, Sequence[tuple[FoldRun, Path]]]) -> Evidence:
+        """Join the runs of each pass, by seed, to one run that validated on all samples."""
+        parts = {
+            cv_pass: read_evidence({fold_run.fold: path for fold_run, path in runs}) for cv_pass, runs in passes.items()
+        }
         samples = {
-            whole: _join_scores([(self.held(piece), parts[whole].samples[piece.fold]) for piece, _ in runs])
-            for whole, runs in passes.items()
+            cv_pass: _join_scores(
+                [(self.held(fold_run), parts[cv_pass].samples[fold_run.fold]) for fold_run, _ in runs]
+            )
+            for cv_pass, runs in passes.items()
         }
         return Evidence(
-            runs={whole: runs[0][1] for whole, runs in passes.items()},
-            summaries={whole: self._summary(part, samples[whole]) for whole, part in parts.items()},
-            records={whole: mean_records(list(part.records.values())) for whole, part in parts.items()},
+            runs={cv_pass: runs[0][1] for cv_pass, runs in passes.items()},
+            summaries={cv_pass: self._summary(part, samples[cv_pass]) for cv_pass, part in parts.items()},
+            records={cv_pass: mean_records(list(part.records.values())) for cv_pass, part in parts.items()},
             samples=samples,
             memory=max((part.memory for part in parts.values() if part.memory is not None), default=None),
             digests={
-                whole: hashlib.sha256("".join(part.digests.values()).encode()).hexdigest()
-                for whole, part in parts.items()
+                cv_pass: hashlib.sha256("".join(part.digests.values()).encode()).hexdigest()
+                for cv_pass, part in parts.items()
             },
         )
 
@@ -110,9 +114,9 @@ class Cut:
         found["validation"] = {"samples": len(scores.places), "fingerprint": self.fingerprint}
         return found
 
-    def save_answers(self, path: Path, runs: Sequence[tuple[Piece, Path]]) -> None:
-        """Write what the trainings of a pass said to the samples left out of each, in the samples' order."""
-        kept = [(self.held(piece), Run(run).predictions()) for piece, run in runs]
+    def save_answers(self, path: Path, runs: Sequence[tuple[FoldRun, Path]]) -> None:
+        """Write the out-of-fold predictions of a pass, in the samples' order."""
+        kept = [(self.held(fold_run), Run(run).predictions()) for fold_run, run in runs]
         places = np.concatenate([held[found["place"].numpy()] for held, found in kept])
         order = torch.from_numpy(np.argsort(places, kind="stable"))
         names = set.intersection(*(set(found) for _, found in kept)) - {"place"}
@@ -122,7 +126,7 @@ class Cut:
 
 
 def _join_scores(parts: Sequence[tuple[np.ndarray, Scores]]) -> Scores:
-    """Return the scores of several parts of a set as those of all of it."""
+    """Join the scores of several folds to those of the whole dataset."""
     places = np.concatenate([held[scores.places] for held, scores in parts])
     order = np.argsort(places, kind="stable")
     shared = set.intersection(*(set(scores.columns) for _, scores in parts))
@@ -135,7 +139,7 @@ def _join_scores(parts: Sequence[tuple[np.ndarray, Scores]]) -> Scores:
 
 
 def _mean_numbers(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return records as one: means of numbers, else what the first has."""
+    """Merge records: means of numbers, other values from the first."""
     found = dict(records[0])
     for name, value in found.items():
         values = [record.get(name) for record in records]
@@ -145,13 +149,13 @@ def _mean_numbers(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def runs_of_pass(first: Path, seed: int, folds: int) -> list[Path]:
-    """Return the runs of a pass, one a fold, from the first of them; those that are there."""
+    """Return the existing runs of a pass, one per fold, given the first of them."""
     arm = first.parent.name.rpartition("-")[0]  # a fold's settings have a folder of their own
     return [path for k in range(folds) for path in first.parent.parent.glob(f"{arm}-*/seed-{seed + STRIDE * k}")]
 
 
 def mean_records(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the epochs of several runs as those of one; seconds and steps add up."""
+    """Merge the epochs of several runs; seconds and steps are summed."""
     found = []
     for epochs in zip(*runs, strict=False):
         record = _mean_numbers(epochs)
