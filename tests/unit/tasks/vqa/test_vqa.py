@@ -169,6 +169,10 @@ def test_score_is_the_mean_over_the_sets_of_nine_of_ten_people(agreed, score):
     assert agreement([*["yes"] * agreed, *others]).get("yes", 0) == pytest.approx(score)
 
 
+def test_the_answer_of_one_person_alone_is_right():
+    assert agreement(["yes"]) == {"yes": 1.0}
+
+
 def test_targets_are_soft_and_questions_of_an_image_stay_together(table):
     data = open_samples("vqa", DataConfig(path=str(table)))[1]
     assert data.train.targets.rows[0].tolist() == pytest.approx([0.25, 0.75])  # of no and yes, by three of four people
