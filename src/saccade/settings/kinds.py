@@ -57,6 +57,15 @@ def _zero_or_more(value: float) -> float:
     return value
 
 
+def _own(value: Any) -> Any:
+    """Return numbers of numpy as Python's own, also those inside of lists and mappings: YAML has no others."""
+    if isinstance(value, Mapping):
+        return {name: _own(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_own, value))
+    return value.tolist() if type(value).__module__ == "numpy" else value
+
+
 # Last in an annotation, since the JSON Schema has what precedes them. A word such as 1e-3 may be a float, as in YAML.
 NUMBER, WHOLE = _accept(Real, str, but=bool), _accept(Real, but=bool)
 ORDERED = _accept(object, but=(Set, bytes))  # a set's order differs between processes
@@ -69,6 +78,8 @@ Portion = Annotated[float, Interval(gt=0, le=1), NUMBER]
 Seed = Annotated[int, Interval(ge=0, le=2**31 - 1), WHOLE]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1), WHOLE]
 NotNegativeOrInfinite = Annotated[float, Field(allow_inf_nan=True), AfterValidator(_zero_or_more), NUMBER]
+
+Options = Annotated[dict[str, Any], AfterValidator(_own)]
 
 STRICT = {bool: pydantic.StrictBool, int: Annotated[int, WHOLE], float: Annotated[float, NUMBER]}
 ONLY_PYTHON = Annotated[Any, _accept()]  # of settings, which are text, nothing fits

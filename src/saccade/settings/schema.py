@@ -16,6 +16,7 @@ from .kinds import (
     Items,
     NotNegative,
     NotNegativeOrInfinite,
+    Options,
     Portion,
     Positive,
     Seed,
@@ -73,7 +74,7 @@ class ModelConfig:
     """Model, plug-ins and initial weights."""
 
     name: str = setting("glnet_nano", "model name, from saccade or timm", unset="the recipe's, glnet_nano in `small`")
-    options: dict[str, Any] = setting({}, "arguments of the model's constructor")
+    options: Options = setting({}, "arguments of the model's constructor")
     plugins: Annotated[list[str], ORDERED] = setting([], "plug-ins, e.g. broadcast or drloc:weight=0.3")
     drop_path: BelowOne | None = setting(None, "stochastic depth rate", unset="the model's")
     pretrained: StrictBool = setting(

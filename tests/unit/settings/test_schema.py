@@ -94,6 +94,10 @@ def test_a_mistake_in_a_mapping_for_a_group_is_named(model, told):
 def test_numbers_of_numpy_become_pythons_own():
     config = overlay(TrainConfig(), {"optim.lr": np.float32(0.5), "optim.batch_size": np.int64(8)})
     assert (type(config.optim.lr), type(config.optim.batch_size)) == (float, int)
+    options = {"depth": np.int64(2), "dims": [np.int64(8), 16], "rates": np.array([0.5]), "more": {"on": np.True_}}
+    config = overlay(TrainConfig(), {"model.options": options})
+    assert overlay(TrainConfig(), read_yaml(to_yaml(config), source="x")) == config
+    assert config.model.options == {"depth": 2, "dims": [8, 16], "rates": [0.5], "more": {"on": True}}
 
 
 @pytest.mark.parametrize("alias", sorted(ALIASES))
