@@ -124,10 +124,14 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     return Data(train, held, path.name, (*notes, *more), cut=True)
 
 
-def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:
-    """Return image and question of every row, or raise an error that names the row without."""
-    images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
-    for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
+def read_questions(columns: Columns, path: Path, numbers: Sequence[int] | None = None) -> list[tuple[str, str]]:
+    """Return image and question of every row, or raise an error that names the row without.
+
+    Args:
+        numbers: of the rows in the file; default: from 1.
+    """
+    images, questions = (_cells(columns, names, path) for names in (PATHS, QUESTIONS))
+    for row, image, question in zip(numbers or range(1, len(images) + 1), images, questions, strict=True):
         if not image or not question:
             raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or remove the row")
     return list(zip(images, questions, strict=True))
@@ -152,11 +156,11 @@ def _read_table(path: Path) -> dict[str, QuestionTable]:
     if path.suffix.lower() == ".json" and path.name.endswith(("questions.json", "annotations.json")):
         raise ValueError(f"{path} is one file of VQAv2; give the folder that holds all of its files: {path.parent}")
     columns, parts = read_columns(path), {}
-    for name, part in _parted(columns, path).items():
-        images, questions = map(list, zip(*read_questions(part, path), strict=True))
+    for name, (part, numbers) in _parted(columns, path).items():
+        images, questions = map(list, zip(*read_questions(part, path, numbers), strict=True))
         cells = _cells(part, ANSWERS, path)
-        answers = [read_answers(cell, path, row) for row, cell in cells]
-        people = [0 if SCORE in cell else sum(bool(part.strip()) for part in cell.split(MARK)) for _, cell in cells]
+        answers = [read_answers(cell, path, row) for row, cell in zip(numbers, cells, strict=True)]
+        people = [0 if SCORE in cell else sum(bool(part.strip()) for part in cell.split(MARK)) for cell in cells]
         named = [answer for shares in answers for answer, share in shares.items() if share > 0]
         parts[name] = QuestionTable(path.parent, images, questions, answers, named, people, path)
     return parts
@@ -182,25 +186,32 @@ def _share(text: str, path: Path, row: int) -> float:
     return share
 
 
-def _parted(columns: Columns, path: Path) -> dict[str, Columns]:
+def _parted(columns: Columns, path: Path) -> dict[str, tuple[Columns, list[int]]]:
+    """Return the rows of each split, with their numbers in the file from 1."""
+    count = len(next(iter(columns.values())))
     split = next((columns[name] for name in columns if name.strip().lower() in SPLITS), None)
     if split is None:
-        return {"train": columns}
+        return {"train": (columns, list(range(1, count + 1)))}
+    named = [cell.lower() for cell in split]
     roles = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
-    unknown = sorted(set(split) - set(roles) - {"test"})
-    if unknown or "train" not in split:
+    unknown = [cell for cell, name in zip(split, named, strict=True) if name not in (*roles, "test")]
+    if unknown or "train" not in map(roles.get, named):
         raise ValueError(
             f"{path}: the column split has the values {abbreviate(sorted(set(split)))}; they must be train, val or test"
         )
-    names = {role: [name for name in roles if roles[name] == role] for role in ("train", "val")}
-    return {role: part_of(columns, split, some) for role, some in names.items() if set(some) & set(split)}
+    found: dict[str, tuple[Columns, list[int]]] = {}
+    for role in ("train", "val"):
+        numbers = [row for row, name in enumerate(named, 1) if roles.get(name) == role]
+        if numbers:
+            found[role] = part_of(columns, named, [name for name in roles if roles[name] == role]), numbers
+    return found
 
 
-def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int, str]]:
+def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[str]:
     found = find_column(columns, names)
     if found is None:
         raise ValueError(f"{path} has the columns {abbreviate(list(columns), most=20)}; it needs {' or '.join(names)}")
-    return list(enumerate(columns[found], 1))
+    return columns[found]
 
 
 def _source(
