@@ -5,18 +5,20 @@ import functools
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from numbers import Real
 from typing import Annotated, Any, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 import pydantic
 from annotated_types import GroupedMetadata, Interval, Len
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, SchemaError
 
-from .values import ConfigError, at, say_hint, short
+from .values import LISTS, MAPPINGS, ConfigError, at, say_hint, short
 
 GroupT = TypeVar("GroupT", bound=type[Any])
 RULES = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+LOOSE = ConfigDict(arbitrary_types_allowed=True)
 OUT_OF_RANGE = ("greater_than", "less_than", "finite_number", "too_short", "too_long", "value_error")
 
 
@@ -30,6 +32,7 @@ class Items(GroupedMetadata):
     def __iter__(self) -> Iterator[Any]:
         yield Len(min(self.lengths, default=1), max(self.lengths, default=None))
         yield AfterValidator(self._check)
+        yield ORDERED
 
     def _check(self, values: list[float]) -> list[float]:
         if (self.lengths and len(values) not in self.lengths) or (self.rising and values != sorted(values)):
@@ -37,12 +40,12 @@ class Items(GroupedMetadata):
         return values
 
 
-def _refuse(*kinds: type) -> BeforeValidator:
-    """Return a check for values that pydantic would make a number of."""
+def _accept(*kinds: type, but: type | tuple[type, ...] = ()) -> BeforeValidator:
+    """Return a check against values of other types, of which pydantic would make one that fits."""
 
     def check(value: Any) -> Any:
-        if isinstance(value, kinds):
-            raise PydanticCustomError("no_number", "true, false and words are no numbers")
+        if not isinstance(value, kinds) or isinstance(value, but):
+            raise PydanticCustomError("wrong_type", "a value of another type")
         return value
 
     return BeforeValidator(check)
@@ -54,8 +57,18 @@ def _zero_or_more(value: float) -> float:
     return value
 
 
+def _own(value: Any) -> Any:
+    """Return numbers of numpy as Python's own, also those inside of lists and mappings: YAML has no others."""
+    if isinstance(value, Mapping):
+        return {name: _own(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_own, value))
+    return value.tolist() if type(value).__module__ == "numpy" else value
+
+
 # Last in an annotation, since the JSON Schema has what precedes them. A word such as 1e-3 may be a float, as in YAML.
-NUMBER, WHOLE = _refuse(bool), _refuse(bool, str)
+NUMBER, WHOLE = _accept(Real, str, but=bool), _accept(Real, but=bool)
+ORDERED = _accept(object, but=(Set, bytes))  # a set's order differs between processes
 Positive = Annotated[float, Interval(gt=0), NUMBER]
 NotNegative = Annotated[float, Interval(ge=0), NUMBER]
 Share = Annotated[float, Interval(ge=0, le=1), NUMBER]
@@ -66,7 +79,10 @@ Seed = Annotated[int, Interval(ge=0, le=2**31 - 1), WHOLE]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1), WHOLE]
 NotNegativeOrInfinite = Annotated[float, Field(allow_inf_nan=True), AfterValidator(_zero_or_more), NUMBER]
 
+Options = Annotated[dict[str, Any], AfterValidator(_own)]
+
 STRICT = {bool: pydantic.StrictBool, int: Annotated[int, WHOLE], float: Annotated[float, NUMBER]}
+ONLY_PYTHON = Annotated[Any, _accept()]  # of settings, which are text, nothing fits
 
 
 def setting(default: Any, text: str, *, unset: str = "", unit: str = "") -> Any:
@@ -112,11 +128,24 @@ def _refusal(kind: type, prefix: str, values: dict[str, Any], error: ValidationE
     if name not in hints:
         return f"unknown setting {prefix}{name}; choose from {', '.join(f'{prefix}{known}' for known in hints)}"
     value, hint = values[name], hints[name]
+    if dataclasses.is_dataclass(hint):
+        return _refusal_in_group(hint, f"{prefix}{name}", value)
     allowed = next(filter(None, map(say_range, leaves_of(hint))), "")
     if allowed and any(one.startswith(OUT_OF_RANGE) for one in mistakes):
         others = [say_hint(leaf) for leaf in leaves_of(hint) if not say_range(leaf)]
         return f"{prefix}{name} = {short(str(value))} was given; it must be {', or '.join([allowed, *others])}"
     return f"{prefix}{name} = {short(repr(value))} ({type(value).__name__}) was given; it takes {say_hint(hint)}"
+
+
+def _refusal_in_group(kind: Any, name: str, value: Any) -> str:
+    """Return the first mistake of what was given for a whole group."""
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        try:
+            kind(**value)
+        except ConfigError as error:
+            return str(error)
+    example = next(iter(typing.get_type_hints(kind)))
+    return f"{name} = {short(repr(value))} was given; it is a group of settings: name one in it, e.g. {name}.{example}"
 
 
 def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
@@ -129,19 +158,42 @@ def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
     return list(fitted) if isinstance(fitted, tuple) else fitted
 
 
-@functools.cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(_strictly(hint), config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        return _cached_adapter(hint)
+    except TypeError:  # what annotates the type has no hash
+        return _cached_adapter.__wrapped__(hint)
+
+
+@functools.cache
+def _cached_adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_strictly(hint), config=LOOSE)
 
 
 def _strictly(hint: Any) -> Any:
     """Return a type hint by which words and numbers do not stand for each other, nor for true and false."""
-    origin, args = get_origin(hint), tuple(map(_strictly, get_args(hint)))
-    if hint in STRICT:
-        return STRICT[hint]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return Annotated[(_strictly(args[0]), *args[1:])]
     if origin in (Union, types.UnionType):
-        return functools.reduce(operator.or_, args)
-    return origin[args] if origin in (list, tuple, dict, Sequence) and args else hint
+        return functools.reduce(operator.or_, map(_strictly, args))
+    if origin in (*LISTS, *MAPPINGS) and args:
+        origin = Sequence if origin in (Collection, Iterable) else origin
+        inside = tuple(one if one is ... else _strictly(one) for one in args)
+        return origin[inside] if origin in MAPPINGS else Annotated[origin[inside], ORDERED]
+    if hint in LISTS or origin in LISTS:
+        return Annotated[list[Any], ORDERED]
+    if isinstance(hint, type) and hint in STRICT:
+        return STRICT[hint]
+    return hint if _is_known(hint) else ONLY_PYTHON
+
+
+def _is_known(hint: Any) -> bool:
+    """Whether pydantic can check values against a type."""
+    try:
+        return TypeAdapter(hint, config=LOOSE).pydantic_complete
+    except (pydantic.PydanticUserError, SchemaError, NameError, TypeError):  # protocols, typed dictionaries and others
+        return False
 
 
 def leaves_of(hint: Any) -> tuple[Any, ...]:

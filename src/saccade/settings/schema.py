@@ -8,6 +8,7 @@ from pydantic import StrictBool
 
 from .kinds import (
     NUMBER,
+    ORDERED,
     WHOLE,
     BelowOne,
     Count,
@@ -15,6 +16,7 @@ from .kinds import (
     Items,
     NotNegative,
     NotNegativeOrInfinite,
+    Options,
     Portion,
     Positive,
     Seed,
@@ -72,8 +74,8 @@ class ModelConfig:
     """Model, plug-ins and initial weights."""
 
     name: str = setting("glnet_nano", "model name, from saccade or timm", unset="the recipe's, glnet_nano in `small`")
-    options: dict[str, Any] = setting({}, "arguments of the model's constructor")
-    plugins: list[str] = setting([], "plug-ins, e.g. broadcast or drloc:weight=0.3")
+    options: Options = setting({}, "arguments of the model's constructor")
+    plugins: Annotated[list[str], ORDERED] = setting([], "plug-ins, e.g. broadcast or drloc:weight=0.3")
     drop_path: BelowOne | None = setting(None, "stochastic depth rate", unset="the model's")
     pretrained: StrictBool = setting(
         False, "start from timm's pretrained weights, from the Hugging Face Hub or its local cache"

@@ -1,8 +1,10 @@
 """Refusals of values: choices and numbers out of range, and what a type hint takes in plain words."""
 
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+LISTS, MAPPINGS = (list, tuple, Sequence, Collection, Iterable), (dict, Mapping, MutableMapping)
 
 
 class ConfigError(ValueError):
@@ -45,10 +47,15 @@ def say_hint(hint: Any) -> str:
         return " or ".join(map(repr, args))
     if origin is Annotated:
         return say_hint(args[0])
-    if origin in (list, Sequence, tuple):
-        return f"a list of {f'{len(args)} ' if origin is tuple else ''}{_plural(args[0])}"
+    if origin in LISTS and args:
+        several = origin is not tuple or args[-1] is ...
+        same = all(arg == args[0] for arg in args if arg is not ...)
+        kinds = _plural(args[0]) if same else f"values: {', '.join(map(say_hint, args))}"
+        return f"a list of {'' if several else f'{len(args)} '}{kinds}"
+    if hint in LISTS or origin in LISTS:
+        return "a list"
     names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false", type(None): "null"}
-    if origin is dict:
+    if origin in MAPPINGS or hint in MAPPINGS:
         return "a mapping of names to values"
     return names.get(hint) or f"{getattr(hint, '__name__', hint)}, which can only be given in Python"
 

@@ -1,11 +1,14 @@
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Protocol, TypedDict
 
 import pytest
+from pydantic import Field
 
 from saccade.data.reader import READERS
 from saccade.plugins import PLUGINS
-from saccade.settings import ConfigError
+from saccade.settings import ConfigError, fit_value
 from saccade.settings.registry import Registry
 from saccade.tasks import Task
 
@@ -78,3 +81,48 @@ def test_a_thread_that_asks_while_another_is_looking_waits_for_all_of_them(thing
     with ThreadPoolExecutor(2) as pool:
         found = [job.result() for job in [pool.submit(sorted, things) for _ in range(2)]]
     assert found == [["aaa", "first", "second"]] * 2
+
+
+class Made(Protocol):
+    def make(self): ...
+
+
+class Named(TypedDict):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "told"),
+    [
+        (Callable[[int], int] | None, "gelu", "Callable, which can only be given in Python or null"),
+        (Made, "x", "Made, which can only be given in Python"),
+        (Named | None, 1, "Named, which can only be given in Python or null"),
+        (Annotated[int, Field(gt=0)], True, "a whole number"),
+        (Annotated[bool, "a word"], 1, "true or false"),
+        (Mapping[str, int], {"a": True}, "a mapping of names to values"),
+        (Iterable[int], "12", "a list of whole numbers"),
+        (Sequence, "12", "a list"),
+        (tuple[int, ...], [True], "a list of whole numbers"),
+        (tuple[int, str], [1], "a list of 2 values: a whole number, a string"),
+    ],
+)
+def test_an_option_of_any_annotation_is_refused_in_plain_words(hint, value, told):
+    with pytest.raises(ConfigError, match=r"^the plug-in theirs: option = .* was given; it takes ") as error:
+        fit_value(value, hint, "option", source="the plug-in theirs")
+    assert str(error.value).endswith(f"it takes {told}")
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Callable[[int], int] | None, None),
+        (Made | str, "x"),
+        (Annotated[int, Field(gt=0)], 3),
+        (Mapping[str, int], {"a": 1}),
+        (Iterable[int], [1, 2]),
+        (tuple[int, ...], [1, 2, 3]),
+        (tuple[int, str], [1, "x"]),
+    ],
+)
+def test_an_option_of_any_annotation_takes_what_fits(hint, value):
+    assert fit_value(value, hint, "option", source="") == value

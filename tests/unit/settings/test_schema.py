@@ -1,7 +1,9 @@
 import dataclasses
 import math
+import re
 import typing
 
+import numpy as np
 import pytest
 import yaml
 
@@ -56,6 +58,11 @@ def test_an_overlay_leaves_the_original_alone():
         ({"optim.lr": -1}, ["positive"]),
         ({"keep.ema": 1.5}, ["between 0 and 1"]),
         ({"augment.rand_ops": 9}, ["from 0 to 8"]),
+        ({"optim.lr": np.True_}, ["optim.lr = ", "a number"]),
+        ({"schedule.epochs": np.True_}, ["schedule.epochs = ", "whole number"]),
+        ({"optim.lr": b"1"}, ["optim.lr = b'1' (bytes)", "a number"]),
+        ({"model.plugins": {"drloc", "broadcast"}}, ["model.plugins = ", "(set)", "a list of strings"]),
+        ({"augment.scale": {0.1, 0.9}}, ["augment.scale = ", "(set)", "a list of numbers"]),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_is_allowed(values, words):
@@ -68,6 +75,29 @@ def test_settings_of_the_command_are_read_as_yaml():
     read = parse_settings(["optim.lr=1e-3", "optim.clip=null", "model.options.dims=[8, 16]", "data.path=a b"])
     assert read == {"optim.lr": 1e-3, "optim.clip": None, "model.options.dims": [8, 16], "data.path": "a b"}
     assert overlay(TrainConfig(), read).model.options == {"dims": [8, 16]}
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ({"drop_path": 2}, "model.drop_path = 2 was given; it must be from 0 to below 1, or null"),
+        ({"nam": "x"}, "unknown setting model.nam; choose from model.name"),
+        (3, "model = 3 was given; it is a group of settings: name one in it, e.g. model.name"),
+        ({1: 2}, "model = {1: 2} was given; it is a group of settings"),
+    ],
+)
+def test_a_mistake_in_a_mapping_for_a_group_is_named(model, told):
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
+        TrainConfig(model=model)
+
+
+def test_numbers_of_numpy_become_pythons_own():
+    config = overlay(TrainConfig(), {"optim.lr": np.float32(0.5), "optim.batch_size": np.int64(8)})
+    assert (type(config.optim.lr), type(config.optim.batch_size)) == (float, int)
+    options = {"depth": np.int64(2), "dims": [np.int64(8), 16], "rates": np.array([0.5]), "more": {"on": np.True_}}
+    config = overlay(TrainConfig(), {"model.options": options})
+    assert overlay(TrainConfig(), read_yaml(to_yaml(config), source="x")) == config
+    assert config.model.options == {"depth": 2, "dims": [8, 16], "rates": [0.5], "more": {"on": True}}
 
 
 @pytest.mark.parametrize("alias", sorted(ALIASES))

@@ -16,13 +16,11 @@ from ...data.split import abbreviate
 from ...data.table import PATHS, SPLITS
 from ...data.targets import Targets
 from ...settings import DataConfig
-from ...support.wording import count_of
 from ..text.tables import Columns, find_column, part_of, read_columns
 from .official import read_official
-from .questions import QuestionTable, agreement
+from .questions import QuestionTable, agreement, note_few
 
 QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")
-PEOPLE = 10  # who answer each question in VQAv2
 MARK, SCORE = "|", "="
 TABLES = tuple(f"questions{ending}" for ending in (".csv", ".tsv", ".jsonl", ".parquet"))  # looked for in a folder
 
@@ -110,7 +108,7 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
         )
     path = Path(config.path).expanduser()
     table = next((path / name for name in TABLES if (path / name).is_file()), None) if path.is_dir() else path
-    asked, notes = _read_table(table) if table is not None else read_official(path)
+    asked, notes = (_read_table(table), []) if table is not None else read_official(path)
     frequent = Counter(asked["train"].named)
     outputs = tuple(
         sorted(name for name, _ in sorted(frequent.items(), key=lambda one: (-one[1], one[0]))[: options.answers])
@@ -118,6 +116,7 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     how = tuple((name, getattr(options, name)) for name in ("max_length", "truncate", "scratch"))
     sources = {name: _source(part, outputs, how, config.keep_aspect) for name, part in asked.items()}
     sources["train"].targets.require(str(path))
+    notes += note_few([people for part in asked.values() for people in part.people])
     notes += [f"{len(frequent) - len(outputs)} rare answers are excluded"] if len(frequent) > len(outputs) else []
     if "val" in sources:
         return Data(sources["train"], sources["val"], path.name, tuple(notes))
@@ -125,10 +124,14 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     return Data(train, held, path.name, (*notes, *more), cut=True)
 
 
-def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:
-    """Return image and question of every row, or raise an error that names the row without."""
-    images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
-    for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
+def read_questions(columns: Columns, path: Path, numbers: Sequence[int] | None = None) -> list[tuple[str, str]]:
+    """Return image and question of every row, or raise an error that names the row without.
+
+    Args:
+        numbers: of the rows in the file; default: from 1.
+    """
+    images, questions = (_cells(columns, names, path) for names in (PATHS, QUESTIONS))
+    for row, image, question in zip(numbers or range(1, len(images) + 1), images, questions, strict=True):
         if not image or not question:
             raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or remove the row")
     return list(zip(images, questions, strict=True))
@@ -145,35 +148,22 @@ def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
         raise ValueError(f"{path}: row {row} has no answer; fill it in, or remove the row")
     if any(SCORE in part for part in given):
         return {name: _share(text, path, row) for name, text in (_pair(part, path, row) for part in given)}
-    return {given[0]: 1.0} if len(given) == 1 else agreement(given)
+    return agreement(given)
 
 
-def _read_table(path: Path) -> tuple[dict[str, QuestionTable], list[str]]:
-    """Read a table with the columns image (relative path), question, answer and optionally split; also return notes."""
+def _read_table(path: Path) -> dict[str, QuestionTable]:
+    """Read a table with the columns image (relative path), question, answer and optionally split."""
     if path.suffix.lower() == ".json" and path.name.endswith(("questions.json", "annotations.json")):
         raise ValueError(f"{path} is one file of VQAv2; give the folder that holds all of its files: {path.parent}")
-    columns, parts, people = read_columns(path), {}, list[int]()
-    for name, part in _parted(columns, path).items():
-        images, questions = map(list, zip(*read_questions(part, path), strict=True))
+    columns, parts = read_columns(path), {}
+    for name, (part, numbers) in _parted(columns, path).items():
+        images, questions = map(list, zip(*read_questions(part, path, numbers), strict=True))
         cells = _cells(part, ANSWERS, path)
-        answers = [read_answers(cell, path, row) for row, cell in cells]
-        people += [sum(bool(part.strip()) for part in cell.split(MARK)) for _, cell in cells if SCORE not in cell]
+        answers = [read_answers(cell, path, row) for row, cell in zip(numbers, cells, strict=True)]
+        people = [0 if SCORE in cell else sum(bool(part.strip()) for part in cell.split(MARK)) for cell in cells]
         named = [answer for shares in answers for answer, share in shares.items() if share > 0]
-        parts[name] = QuestionTable(path.parent, images, questions, answers, named, path)
-    return parts, _on_few([count for count in people if 1 < count < PEOPLE])
-
-
-def _on_few(people: Sequence[int]) -> list[str]:
-    """Return a note on rows with several people's answers, but fewer than VQAv2 has."""
-    if not people:
-        return []
-    least, rows = min(people), count_of(len(people), "row")
-    worth, one = agreement(["yes"] * least)["yes"], agreement(["yes"] + ["no"] * (least - 1))["yes"]
-    return [
-        f"{rows} with answers of fewer than {PEOPLE} people, {least} at least: VQAv2's score, made for {PEOPLE}, is "
-        f"{worth:.2f} where {least} of {least} people agree and {one:.2f} for one of them; give scores instead, such "
-        "as yes=1|maybe=0.3, for other worths"
-    ]
+        parts[name] = QuestionTable(path.parent, images, questions, answers, named, people, path)
+    return parts
 
 
 def _pair(part: str, path: Path, row: int) -> tuple[str, str]:
@@ -196,25 +186,32 @@ def _share(text: str, path: Path, row: int) -> float:
     return share
 
 
-def _parted(columns: Columns, path: Path) -> dict[str, Columns]:
+def _parted(columns: Columns, path: Path) -> dict[str, tuple[Columns, list[int]]]:
+    """Return the rows of each split, with their numbers in the file from 1."""
+    count = len(next(iter(columns.values())))
     split = next((columns[name] for name in columns if name.strip().lower() in SPLITS), None)
     if split is None:
-        return {"train": columns}
+        return {"train": (columns, list(range(1, count + 1)))}
+    named = [cell.lower() for cell in split]
     roles = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
-    unknown = sorted(set(split) - set(roles) - {"test"})
-    if unknown or "train" not in split:
+    unknown = [cell for cell, name in zip(split, named, strict=True) if name not in (*roles, "test")]
+    if unknown or "train" not in map(roles.get, named):
         raise ValueError(
             f"{path}: the column split has the values {abbreviate(sorted(set(split)))}; they must be train, val or test"
         )
-    names = {role: [name for name in roles if roles[name] == role] for role in ("train", "val")}
-    return {role: part_of(columns, split, some) for role, some in names.items() if set(some) & set(split)}
+    found: dict[str, tuple[Columns, list[int]]] = {}
+    for role in ("train", "val"):
+        numbers = [row for row, name in enumerate(named, 1) if roles.get(name) == role]
+        if numbers:
+            found[role] = part_of(columns, named, [name for name in roles if roles[name] == role]), numbers
+    return found
 
 
-def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int, str]]:
+def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[str]:
     found = find_column(columns, names)
     if found is None:
         raise ValueError(f"{path} has the columns {abbreviate(list(columns), most=20)}; it needs {' or '.join(names)}")
-    return list(enumerate(columns[found], 1))
+    return columns[found]
 
 
 def _source(

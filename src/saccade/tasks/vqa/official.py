@@ -64,8 +64,9 @@ def _read_split(folder: Path, questions: Path, annotations: Path) -> QuestionTab
     given = [[normalise(one["answer"]) for one in row["answers"]] for row in rows]
     # The official outputs are chosen by the answer that most people gave.
     named = [name for row in rows if (name := normalise(row["multiple_choice_answer"]))]
+    asked = [row["question"] for row in found]
     return QuestionTable(
-        root, images, [row["question"] for row in found], [agreement(one) for one in given], named, questions
+        root, images, asked, [agreement(one) for one in given], named, list(map(len, given)), questions
     )
 
 

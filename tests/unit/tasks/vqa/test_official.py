@@ -31,6 +31,19 @@ def test_files_as_downloaded_become_questions_with_soft_targets(tmp_path, places
     assert sample.name == "val2014/COCO_val2014_000000000042.jpg"
 
 
+@pytest.mark.parametrize(("people", "worth", "told"), [(1, 1.0, 0), (2, 1 / 3, 1)])
+def test_files_with_answers_of_fewer_people_are_read(tmp_path, people, worth, told):
+    folder = write_official(tmp_path / "VQAv2")
+    for file in folder.glob("*annotations.json"):
+        content = json.loads(file.read_text())
+        for row in content["annotations"]:
+            row["answers"] = row["answers"][:people]
+        file.write_text(json.dumps(content))
+    data = opened(folder)
+    assert data.train.targets.rows == pytest.approx(np.array([[0, worth], [worth, 0]]))
+    assert sum(f"4 rows with answers of fewer than 10 people, {people}" in note for note in data.notes) == told
+
+
 @pytest.mark.parametrize(
     ("given", "want"),
     [

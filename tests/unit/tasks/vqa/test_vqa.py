@@ -169,6 +169,10 @@ def test_score_is_the_mean_over_the_sets_of_nine_of_ten_people(agreed, score):
     assert agreement([*["yes"] * agreed, *others]).get("yes", 0) == pytest.approx(score)
 
 
+def test_the_answer_of_one_person_alone_is_right():
+    assert agreement(["yes"]) == {"yes": 1.0}
+
+
 def test_targets_are_soft_and_questions_of_an_image_stay_together(table):
     data = open_samples("vqa", DataConfig(path=str(table)))[1]
     assert data.train.targets.rows[0].tolist() == pytest.approx([0.25, 0.75])  # of no and yes, by three of four people
@@ -184,11 +188,21 @@ def test_targets_are_soft_and_questions_of_an_image_stay_together(table):
         ([("dark.png", "is it", "yes=1|no", "train")], "give either every answer of a row a score"),
         ([("dark.png", "is it", "yes", "train"), ("dark.png", "is it", "yes", "train")], "has 1 possible answer"),
         ([("dark.png", "is it", "yes", "learn")], "train, val or test"),
+        ([("dark.png", "is it", "yes", "val")], "train, val or test"),
+        ([("dark.png", "is it", "yes", "train"), ("dark.png", "is it", "", "val")], "row 2 has no answer"),
+        ([("dark.png", "is it", "yes", "train"), ("dark.png", "", "no", "val")], "row 2 has an empty"),
     ],
 )
 def test_bad_questions_are_refused(tmp_path, rows, told):
     with pytest.raises(ValueError, match=told):
         open_samples("vqa", DataConfig(path=str(write_questions(tmp_path, rows))))
+
+
+def test_splits_have_several_names(tmp_path):
+    named = ("Training", "train", "validation", "test")
+    rows = [("dark.png", "is it", ("yes", "no", "no", "")[n], name) for n, name in enumerate(named)]
+    data = open_samples("vqa", DataConfig(path=str(write_questions(tmp_path, rows))))[1]
+    assert (len(data.train), len(data.val), data.outputs) == (2, 1, ("no", "yes"))
 
 
 def test_missing_images_are_refused(tmp_path):
