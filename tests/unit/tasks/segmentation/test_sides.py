@@ -159,6 +159,21 @@ def test_pages_show_the_whole_image(trained, tmp_path):
         assert (unfit(kept["small"][number].numpy(), mask.shape) == mask).mean() > 0.9
 
 
+@pytest.mark.parametrize("shape", [(32, 96), (96, 32), (32, 32)])
+def test_sliding_windows_have_the_image_size_by_default(shape):
+    seen = []
+
+    class Model(nn.Module):
+        def forward(self, x):
+            seen.append(tuple(x.shape[-2:]))
+            return x[:, :2]
+
+    images = torch.rand(1, 3, *shape)
+    found = Segment(Model(), options=SegmentOptions(test="slide", longest=96)).predict_logits({"image": images})
+    torch.testing.assert_close(found, images[:, :2])
+    assert set(seen) == {(32, 32)}
+
+
 def test_models_of_one_size_are_refused():
     model = nn.Module()
     model.side = 64
