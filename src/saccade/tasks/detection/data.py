@@ -199,6 +199,8 @@ class BoxTargets(Targets):
                         one |= {"segmentation": region, "area": int(mask.sum())}
                 except ValueError as error:
                     yield name, f"a {self.outputs[label]} is kept without its mask: {error}"
+                if len(self.areas) and self.areas[place] > 0:
+                    one["area"] = float(self.areas[place])  # as it was listed
                 annotations.append(one)
         categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
         whole = {"images": images, "annotations": annotations, "categories": categories}
