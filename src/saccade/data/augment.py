@@ -95,7 +95,7 @@ class Augment:
         if config.rand_kind == "timm":
             steps, operations = [Step.draw(batch["key"], number, config) for number in range(operations)], 0
         width = pixels.shape[-1]
-        later = [step.moves() for step in steps]
+        later = [step.moves(pixels.shape[-2] / width) for step in steps]
         moved = self.geometry(batch, draws, operations=operations, later=later)
         images = moved.images(pixels)
         for operation in range(operations):

@@ -98,7 +98,7 @@ class Geometry:
         pad = round(config.pad * width) if config.crop == "pad" else 0
         shift = Shift.draw(draws, pad=pad, flip=config.flip) if config.crop == "pad" or config.flip else None
         crop = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
-        moves = rand_moves(crop, draws, config, operations)
+        moves = rand_moves(crop, draws, config, operations, aspect=size[0] / size[1])
         after = reduce(torch.matmul, later) if later else None
         return cls(shift, moves, crop, after, operations > 0, config.crop == "resized" or width != size[1], size)
 
@@ -277,14 +277,14 @@ def rand_draws(draws: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tens
     return operation, strength, sign
 
 
-def rand_moves(crop: Tensor, draws: Tensor, config: AugmentConfig, operations: int) -> Tensor:
-    """Return crops, B, 3, 3, combined with RandAugment's spatial operations."""
+def rand_moves(crop: Tensor, draws: Tensor, config: AugmentConfig, operations: int, *, aspect: float = 1.0) -> Tensor:
+    """Return crops, B, 3, 3, combined with RandAugment's spatial operations; `aspect` is height / width."""
     for operation in range(operations):
-        crop = crop @ rand_geometry(draws, RAND + 4 * operation, config)
+        crop = crop @ rand_geometry(draws, RAND + 4 * operation, config, aspect=aspect)
     return crop
 
 
-def rand_geometry(draws: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
+def rand_geometry(draws: Tensor, purpose: int, config: AugmentConfig, *, aspect: float = 1.0) -> Tensor:
     """Return the matrices of rotations by up to 30 degrees, shears by 0.3, shifts by 0.45 of the side."""
     operation, strength, sign = rand_draws(draws, purpose, config)
     amount = strength * sign
@@ -294,4 +294,5 @@ def rand_geometry(draws: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
 
     angle = of(1, math.pi / 6)
     cos, sin = angle.cos(), angle.sin()
-    return matrices(cos, of(2, 0.3) - sin, of(4, 0.9), sin + of(3, 0.3), cos, of(5, 0.9))
+    across, down = (of(2, 0.3) - sin) * aspect, (sin + of(3, 0.3)) / aspect
+    return matrices(cos, across, of(4, 0.9), down, cos, of(5, 0.9))

@@ -45,8 +45,11 @@ class InputSpec:
 
     @property
     def own_frame(self) -> bool:
-        """Whether answers and metrics are in the original images' pixels, not the square's as in earlier versions."""
-        return self.framing.fit and self.extra.get("frame") == IMAGE
+        """Whether answers and metrics are in the original images' pixels, not the square's as in earlier versions.
+
+        Earlier versions had no longest side, so those of a run that is tested with one are in the images' pixels.
+        """
+        return self.framing.fit and (self.extra.get("frame") == IMAGE or bool(self.extra.get("longest")))
 
     @property
     def framing(self) -> Framing:

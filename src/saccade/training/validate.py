@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..data.feed import Batch, Expand
+from ..data.image import BadSample
 from ..data.source import Source
 from ..data.validation import Validation
 from ..tasks import Metrics, Task
@@ -37,6 +38,8 @@ def predict_shown(
 ) -> dict[str, Tensor]:
     """Return predictions for pages; the few samples whose images they show are asked again, for what takes memory.
 
+    Those that can no longer be read are blank; pages leave them out.
+
     Args:
         source: the validation samples.
         answer: the task's answer to a batch as it is read.
@@ -48,8 +51,16 @@ def predict_shown(
     was_training, encode = task.training, task.codec(metrics.spec).encoder()
     task.eval()
     places = metrics.columns[PLACE][found["shown"]].tolist()
+    parts: dict[int, Mapping[str, Tensor]] = {}
     with uncompiled():
-        batches = (encode.collate([encode(source.sample(place))]) for place in places)
-        parts = [task.for_pages(answer(batch), batch) for batch in batches]
+        for number, place in enumerate(places):
+            try:
+                batch = encode.collate([encode(source.sample(place))])
+            except BadSample:
+                continue
+            parts[number] = {name: part.cpu() for name, part in task.for_pages(answer(batch), batch).items()}
     task.train(was_training)
-    return found | {name: torch.cat([part[name].cpu() for part in parts]) for name in parts[0]}
+    first = next(iter(parts.values()), {})
+    blank = {name: torch.zeros_like(part) for name, part in first.items()}
+    rows = [parts.get(number, blank) for number in range(len(places))]
+    return found | {name: torch.cat([row[name] for row in rows]) for name in first}

@@ -150,6 +150,14 @@ def test_stronger_magnitude_moves_further():
     assert sizes[0] < sizes[1] < sizes[2]
 
 
+def test_rotations_and_shears_are_in_pixels_of_images_that_are_not_square():
+    draws, pixels = draw_uniforms(key(2, torch.arange(600))), torch.diag(torch.tensor([96.0, 32.0, 1.0]))
+    square, wide = (rand_geometry(draws, 32, AugmentConfig(rand_ops=1), aspect=a)[:, :2, :2] for a in (1.0, 1 / 3))
+    whole = pixels[:2, :2]
+    torch.testing.assert_close(whole @ wide @ whole.inverse(), square)
+    assert (square - wide).abs().max() > 0.5
+
+
 def test_erasing_paints_one_box_of_allowed_area():
     images = torch.full((400, 3, 32, 32), 9.0)
     erased = erase(images, draw_uniforms(key(3, torch.arange(400))), 0.5)

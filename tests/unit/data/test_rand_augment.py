@@ -1,5 +1,7 @@
 """RandAugment and erasing are timm's: each operation to one level, and draws and results in distribution."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
@@ -10,6 +12,7 @@ from saccade.data.draws import key
 from saccade.data.geometry import Geometry, draw_uniforms
 from saccade.data.rand_augment import NONE, NUMBER, OPERATIONS, Step, draw_boxes, erase_pixels
 from saccade.settings import AugmentConfig, ConfigError
+from saccade.tasks.segmentation.augment import AfterCrops
 from support import timm_augment as theirs
 
 TIMM = {
@@ -161,6 +164,21 @@ def test_masks_and_boxes_move_with_the_image(name):
     assert columns[-1] + 1 <= right + 1.5
     assert top - 1.5 <= rows[0]
     assert rows[-1] + 1 <= bottom + 1.5
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_masks_of_images_that_are_not_square_move_with_them(name):
+    config = replace(POLICY, rand_ops=1, rand_prob=1.0, rand_spread=0.0)
+    keys = KEYS[:400][Step.draw(KEYS[:400], 0, config).operation == NUMBER[name]][:6]
+    mask = torch.zeros(len(keys), 32, 96, dtype=torch.int16)
+    mask[:, 8:24, 30:66] = 1
+    image = mask[:, None].expand(-1, 3, -1, -1).to(torch.uint8) * 255
+    augment = AfterCrops(config, img_size=32, mean=[0.0] * 3, std=[1.0] * 3)
+    found = augment({"image": image, "mask": mask, "key": keys})
+    moved, shown = found["image"][:, 0] > 0.5, found["mask"] == 1
+    assert len(keys) == 6
+    assert (moved != (mask == 1)).any()
+    assert ((moved & shown).sum() / (moved | shown).sum()) > 0.94
 
 
 @pytest.mark.parametrize("size", [(24, 24), (20, 36)])

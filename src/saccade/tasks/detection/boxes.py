@@ -12,6 +12,7 @@ from torchvision.ops import batched_nms
 
 WIDEST = math.log(1000 / 16)  # limits the size of decoded boxes
 MIN_SIDE = 1e-2  # smallest side of a kept box in pixels
+VISIBLE = 0.1  # objects with a smaller visible fraction in a crop are dropped
 
 
 def areas(boxes: Tensor) -> Tensor:
@@ -79,6 +80,12 @@ def clip(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     height, width = size
     across, down = boxes[..., 0::2].clamp(0, width), boxes[..., 1::2].clamp(0, height)
     return torch.stack([across, down], dim=-1).flatten(-2)
+
+
+def seen_boxes(boxes: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return boxes, ..., N, 4, clipped to a crop of the given height and width, and which are visible, ..., N."""
+    inside = clip(boxes, size)
+    return inside, areas(inside) >= VISIBLE * areas(boxes).clamp(min=1e-6)
 
 
 def has_area(boxes: Tensor) -> Tensor:

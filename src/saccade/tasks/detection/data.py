@@ -20,6 +20,7 @@ from ...data.split import abbreviate
 from ...data.targets import Targets, renumber
 from ...support.files import write_text
 from ...support.wording import count_of
+from .boxes import seen_boxes
 from .regions import paint_objects, to_mask
 
 MIN_ROWS = 8  # least rows of objects in a sample
@@ -199,6 +200,8 @@ class BoxTargets(Targets):
                         one |= {"segmentation": region, "area": int(mask.sum())}
                 except ValueError as error:
                     yield name, f"a {self.outputs[label]} is kept without its mask: {error}"
+                if len(self.areas) and self.areas[place] > 0:
+                    one["area"] = float(self.areas[place])  # as it was listed
                 annotations.append(one)
         categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
         whole = {"images": images, "annotations": annotations, "categories": categories}
@@ -276,7 +279,17 @@ class ObjectEncoder(ImageEncoder):
 
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
         """Stack samples into a batch; runs, and images of several shapes, are padded."""
+        if len({sample["image"].shape for sample in samples}) > 1:
+            samples = [_without_padding(sample) for sample in samples]
         return super().collate(pad_runs(to_one_shape(samples)))
+
+
+def _without_padding(sample: Encoded) -> Encoded:
+    """Clip the boxes of a crop at its border, beyond which there will be padding; those of hidden objects are empty."""
+    if "boxes" not in sample:
+        return sample
+    boxes, seen = seen_boxes(sample["boxes"], (sample["image"].shape[-2], sample["image"].shape[-1]))
+    return sample | {"boxes": torch.where(seen[:, None], boxes, 0.0)}
 
 
 def _other_size(listed: tuple[int, int] | None, size: tuple[int, int]) -> str | None:

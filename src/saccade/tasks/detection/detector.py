@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...settings import ConfigError
@@ -109,11 +110,10 @@ def needs_host_sync(head: str) -> bool:
 
 
 def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> Detections:
-    """Filter objects by score and non-maximum suppression, best first."""
+    """Filter objects by score and non-maximum suppression, best first: `kept` rows for images of any shape."""
+    output = F.pad(output, (0, 0, 0, max(kept - output.shape[1], 0)))  # small images have fewer rows
     boxes, score, label = output[..., :4], output[..., SCORE], output[..., LABEL].round().long()
-    keep, filled = best_boxes(
-        boxes, score, label, (score > least) & (label >= 0), overlap=overlap, count=min(kept, output.shape[1])
-    )
+    keep, filled = best_boxes(boxes, score, label, (score > least) & (label >= 0), overlap=overlap, count=kept)
     masks = None
     if output.shape[-1] > CELLS:
         side = round((output.shape[-1] - CELLS) ** 0.5)

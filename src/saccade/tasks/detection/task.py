@@ -12,7 +12,7 @@ from ...data.targets import Counts
 from ...settings import LossConfig
 from ..registering import register_task
 from ..task import Task
-from .boxes import areas, clip
+from .boxes import seen_boxes
 from .codec import DetectionCodec, answer_filter
 from .detector import CELLS, read_answers
 from .errors import ShownMetrics
@@ -23,7 +23,6 @@ from .reader import DetectionReader, DetectOptions, filter_options
 from .rules import RULES
 
 SHOWN_MASKS = 20  # most masks shown in an image
-VISIBLE = 0.1  # objects with a smaller visible fraction in a crop are dropped
 
 
 @register_task("detect")
@@ -92,9 +91,7 @@ class Detect(Task):
         if batch["labels"].device.type == "cpu":  # only as many rows as needed, since each may have a mask
             most = max(int((batch["labels"] >= 0).sum(1).max()), 1)
             batch = batch | {name: batch[name][:, :most] for name in ("boxes", "labels", "crowd")}
-        whole = batch["boxes"].float()
-        boxes = clip(whole, size)
-        seen = areas(boxes) >= VISIBLE * areas(whole).clamp(min=1e-6)
+        boxes, seen = seen_boxes(batch["boxes"].float(), size)
         large = ((boxes[..., 2:] - boxes[..., :2]) >= 1).all(-1)
         labels = torch.where(seen & large, batch["labels"], -1)
         masks = None

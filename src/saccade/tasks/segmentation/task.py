@@ -110,7 +110,7 @@ class Segment(Task):
             return _logits(self.ask({**batch, "image": images}))
 
         options, images = self.options, batch["image"]
-        slide = partial(answer_sliding, ask, window=options.crop or images.shape[-1])
+        slide = partial(answer_sliding, ask, window=options.crop or min(images.shape[-2:]))
         answer = ask if options.test == "whole" else slide
         if list(options.scales) == [1.0] and not options.flip:
             return answer(images)

@@ -154,6 +154,7 @@ def test_clean_copy_has_what_is_sound_and_names_the_rest(root, tmp_path):
         whole["annotations"][1].update(bbox=[5, 5, 0, 7])
         whole["annotations"].append({**whole["annotations"][2], "id": 99})
         whole["annotations"][5].update(segmentation={"size": [9, 9], "counts": [1]})
+        whole["annotations"][3].update(area=7)
 
     change(root, spoil)
     (root / "images" / "train" / "5.png").write_text("none")
@@ -166,5 +167,7 @@ def test_clean_copy_has_what_is_sound_and_names_the_rest(root, tmp_path):
     assert report.ok, report.findings
     left = (tmp_path / "clean" / "left_out.csv").read_text()
     assert all(word in left for word in ("5.png", "box without area", "its box is a duplicate", "without its mask"))
-    assert json.loads((tmp_path / "clean" / "train.json").read_text())["categories"][0]["name"] == "square"
+    written = json.loads((tmp_path / "clean" / "train.json").read_text())
+    assert written["categories"][0]["name"] == "square"
+    assert sum(one["area"] == 7 for one in written["annotations"]) == 1  # as listed, which decides what is small
     assert found == []

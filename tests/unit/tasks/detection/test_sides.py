@@ -12,9 +12,12 @@ import saccade
 from saccade.building.build import load_model
 from saccade.data.draws import GroupOrder
 from saccade.data.sides import canvas_groups
+from saccade.data.source import Sample
+from saccade.data.spec import InputSpec
 from saccade.deployment.writers import write_predictions
 from saccade.settings import AugmentConfig, DataConfig, LossConfig
 from saccade.tasks import Detect
+from saccade.tasks.detection.detector import read_answers
 from saccade.tasks.opening import open_samples
 from saccade.training.loop import Loop
 from support.coco import coco_stats
@@ -119,6 +122,39 @@ def test_boxes_of_a_flipped_batch_lie_on_their_objects(objects, trained):
         left, top, right, bottom = (round(float(side)) for side in found["boxes"][0, 0])
         bright = image[label] > image[label].mean()
         assert bright[max(top, 0) + 2 : bottom - 2, max(left, 0) + 2 : right - 2].float().mean() > 0.95
+
+
+def test_boxes_of_crops_end_at_the_crop_in_a_padded_batch():
+    spec = InputSpec(("a",), 3, 64, [0.5] * 3, [0.5] * 3, task="detect")
+    spec.extra |= {"fit": True, "frame": "image", "longest": 128, "scale": [2.0, 2.0]}
+    encode = Detect.codec(spec).encoder(AugmentConfig(crop="none", ratio=(1.0, 1.0)))
+    task = Detect(torch.nn.Identity())
+    task.spec = spec
+
+    def sample(width, height, word):
+        boxes = np.array([[0, 0, width, height], [0, 0, 3, 3]], np.float32)
+        target = {"boxes": boxes, "labels": np.array([0, 0]), "crowd": np.zeros(2, bool)}
+        return encode(Sample({"image": np.zeros((height, width, 3), np.uint8)}, target, "name"), word)
+
+    def objects(*samples):
+        found = task.objects(encode.collate(list(samples)))
+        return [boxes[labels >= 0] for boxes, labels in zip(found.boxes, found.labels, strict=True)]
+
+    samples = [sample(96, 64, 1), sample(64, 96, 2), sample(128, 64, 3)]
+    together, alone = objects(*samples), [objects(one)[0] for one in samples]
+    assert [boxes[0].tolist() for boxes in alone][:2] == [[0, 0, 96, 64], [0, 0, 64, 96]]
+    assert sum(map(len, alone)) < 6  # some small objects are hidden
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_canvases_of_few_candidates_have_as_many_rows_as_others():
+    few, many = (torch.rand(2, count, 6) for count in (3, 30))
+    few[..., 5], many[..., 5] = 0, 0
+    small, large = (read_answers(output, overlap=1.0, least=0.0, kept=10) for output in (few, many))
+    assert small.rows().shape == large.rows().shape == (2, 10, 6)
+    assert (small.labels >= 0).sum(1).tolist() == [3, 3]
+    assert (small.scores[:, 3:] == 0).all()
 
 
 def test_batches_are_not_sorted_where_images_are_squares_or_of_unknown_size(objects, trained):

@@ -213,6 +213,13 @@ def test_run_of_an_earlier_version_is_measured_as_it_was(trained, earlier):
         same_samples(arms)
 
 
+def test_run_of_an_earlier_version_counts_pixels_of_the_images_where_it_is_tested_with_a_longest_side(trained, earlier):
+    task = "segment:longest=96"
+    found, want = (saccade.evaluate(path, task=task, quiet=True) for path in (earlier, trained[1].path))
+    assert found.to_dict()["runs"][0]["frame"] == "image"
+    assert found.metrics()["miou"] == want.metrics()["miou"]
+
+
 def test_resumed_run_of_an_earlier_version_keeps_its_frame_and_says_so():
     said: list[str] = []
     for frames, left in (({}, 1), ({"extra.frame": "digest"}, 0), ({}, 0)):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 import saccade
 from saccade.building.build import load_model
 from saccade.data.framing import at_once, unfit
+from saccade.data.image import BadSample
 from saccade.data.sides import SideFraming
 from saccade.data.source import Sample
 from saccade.data.spec import InputSpec
@@ -24,12 +26,14 @@ from saccade.runs.run import Run
 from saccade.runs.weights import save_tensors
 from saccade.settings import AugmentConfig, ConfigError, DataConfig, LossConfig
 from saccade.tasks import Segment
+from saccade.tasks.metric import PLACE
 from saccade.tasks.opening import open_samples
 from saccade.tasks.segmentation.data import MaskEncoder, largest_share
 from saccade.tasks.segmentation.reader import SegmentOptions
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
 from saccade.training.setup import keeps_encoded
+from saccade.training.validate import predict_shown
 from support.masks import make_pair, save_mask
 
 SIZES = ((61, 37), (40, 90), (33, 33), (57, 228))  # width and height
@@ -157,6 +161,44 @@ def test_pages_show_the_whole_image(trained, tmp_path):
     for number, place in enumerate(kept["shown"].tolist()):
         mask = np.asarray(Image.open(tmp_path / "masks" / f"{place}.png"))
         assert (unfit(kept["small"][number].numpy(), mask.shape) == mask).mean() > 0.9
+
+
+def test_an_image_that_is_gone_by_the_end_is_blank_on_pages(trained):
+    data, run = trained
+    model, spec = load_model(run.path)
+    task = Segment(model, options=SegmentOptions(longest=96), keep_masks=True)
+    _, opened = open_samples("segment", DataConfig(path=str(data)))
+    places = torch.tensor([2, 0, 3])
+    kept = {"shown": torch.tensor([0, 1, 2])}
+    metrics = SimpleNamespace(spec=spec, columns={PLACE: places}, predictions=lambda: kept)
+
+    class Source:
+        def sample(self, place):
+            if place == 0:
+                raise BadSample("0.jpg", "the file does not exist", "missing")
+            return opened.val.sample(place)
+
+    def answer(batch):
+        return task.answer({**batch, "image": batch["image"].float()})
+
+    found = predict_shown(task, metrics, Source(), answer)
+    assert found["small"].shape == (3, 192, 192)
+    assert [bool(one.any()) for one in found["small"]] == [True, False, True]
+
+
+@pytest.mark.parametrize("shape", [(32, 96), (96, 32), (32, 32)])
+def test_sliding_windows_have_the_image_size_by_default(shape):
+    seen = []
+
+    class Model(nn.Module):
+        def forward(self, x):
+            seen.append(tuple(x.shape[-2:]))
+            return x[:, :2]
+
+    images = torch.rand(1, 3, *shape)
+    found = Segment(Model(), options=SegmentOptions(test="slide", longest=96)).predict_logits({"image": images})
+    torch.testing.assert_close(found, images[:, :2])
+    assert set(seen) == {(32, 32)}
 
 
 def test_models_of_one_size_are_refused():
