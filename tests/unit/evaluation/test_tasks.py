@@ -205,7 +205,7 @@ def test_every_option_of_every_task_is_said_to_be_asked_by_or_read_by_or_is_of_t
         "detect": {"scale", "uniform_scale"},
         "multilabel": {"loss", "gamma_pos", "gamma_neg", "clip"},
         "text": {"metric", "max_length", "truncate", "scratch"},
-        "vqa": {"max_length", "truncate", "scratch"},
+        "vqa": {"max_length", "truncate", "scratch", "dropout"},
     }
     for name, kind in TASKS.items():
         if not kind.__module__.startswith("saccade."):
