@@ -63,7 +63,8 @@ class LoRA:
         require_blocks(host, "LoRA")
         layers = self._choose(host)
         kept = {id(p) for other in others for p in other.parameters()}
-        handle.hook(_Frozen([p for p in _body_parameters(host, norms=self.norms) if id(p) not in kept]))
+        body = [p for p in _body_parameters(host, norms=self.norms) if id(p) not in kept]
+        handle.hook(_Frozen(host.model, body))
         for layer, made in zip(layers.values(), self._make(list(layers.values())), strict=True):
             name = handle.add(layer, "lora", Adapter(made))
             handle.hook(layer.register_forward_hook(_Beside(layer.get_submodule(name)), prepend=True))
@@ -161,17 +162,23 @@ class _Beside:
 
 
 class _Frozen:
-    """Freezes parameters until it is removed."""
+    """Freezes parameters until it is removed; they are known by their places, since loading may put others there."""
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
-        for parameter in self.parameters:
-            parameter.requires_grad_(False)
+    def __init__(self, model: nn.Module, parameters: list[nn.Parameter]) -> None:
+        chosen = {id(p) for p in parameters if p.requires_grad}
+        places = ((module, name, p) for module in model.modules() for name, p in module._parameters.items())
+        self.places = [(module, name) for module, name, p in places if id(p) in chosen]
+        self._train(trained=False)
 
     def remove(self) -> None:
         """Let them be trained again."""
-        for parameter in self.parameters:
-            parameter.requires_grad_(True)
+        self._train(trained=True)
+
+    def _train(self, *, trained: bool) -> None:
+        for module, name in self.places:
+            parameter = module._parameters.get(name)
+            if parameter is not None:
+                parameter.requires_grad_(trained)
 
 
 def _linear_layers(block: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -81,6 +81,15 @@ def test_adapters_classifier_and_other_plugins_are_trained_alone():
     assert {name for name in trained(image) if ".lora." not in name} == {"head.weight", "head.bias"}
 
 
+def test_parameters_that_were_loaded_in_place_of_others_are_trained_again():
+    model = vit()
+    handle = attach(model, LoRA())
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    assert len(trained(model)) < len(list(model.parameters()))
+    handle.detach()
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
 @pytest.mark.parametrize(
     ("host", "plain"), [(llama, set()), (lambda: classifier("Bert"), {"pooler.dense.weight", "pooler.dense.bias"})]
 )
