@@ -208,7 +208,7 @@ def fitted_to_many(data, given, device, *, recipe=None):
 
 @pytest.fixture
 def many(tmp_path, monkeypatch):
-    monkeypatch.setattr(defaults, "MANY", 40)
+    monkeypatch.setattr(defaults, "MIN_CIFAR_SAMPLES", 40)
     draws = np.random.default_rng(0)
     images, labels = draws.integers(0, 255, (50, 32, 32, 3), dtype=np.uint8), np.arange(50) % 5
     np.savez(tmp_path / "many.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)

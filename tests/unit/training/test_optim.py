@@ -21,10 +21,8 @@ def test_an_unknown_optimizer_is_answered_with_near_names():
     "settings", [{"lr_batch": -128}, {"betas": [0.9, 1.0]}, {"eps": -1.0}, {"name": "sgd", "momentum": -1.0}]
 )
 def test_a_known_optimizer_is_not_called_unknown_for_its_numbers(settings):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"^optim.{list(settings)[-1]} = .* was given; it must be"):
         build(**settings)
-    assert "is not an optimizer" not in str(error.value)
-    assert "Invalid" in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "betas"), [("adamw", [0.9, 0.99, 0.999]), ("adan", [0.9, 0.99])])

@@ -34,9 +34,9 @@ def test_options_given_win_and_the_others_stay_where_the_name_is_the_same(below,
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
-        ("detect", "detect:scale=[1,1]"),
-        ("detect:least=0.2", "detect:scale=[1,1],least=0.2"),
-        ("detect:scale=[0.6,1]", "detect:scale=[0.6,1]"),
+        ("detect", "detect:longest=1333,scale=[1,1]"),
+        ("detect:least=0.2", "detect:longest=1333,scale=[1,1],least=0.2"),
+        ("detect:scale=[0.6,1]", "detect:longest=1333,scale=[0.6,1]"),
         ("segment:crop=64", "segment:crop=64"),
     ],
 )

@@ -139,7 +139,7 @@ def test_features_that_form_no_grid_are_refused_when_they_pass(kwargs, message):
     task = RelativeLocalization(Plain(), **kwargs)
     with pytest.raises(HostError, match=message):
         task(images())
-    assert task.grid_recorder.heard is None
+    assert task.grid_recorder.recorded is None
 
 
 def test_a_grid_of_one_cell_is_refused():

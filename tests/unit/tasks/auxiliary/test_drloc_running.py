@@ -57,7 +57,7 @@ def test_an_error_of_the_model_is_not_hidden():
     task = RelativeLocalization(host())
     with pytest.raises(AssertionError, match="Input"):
         task(images(size=(32, 32)))
-    assert task.grid_recorder.heard is None
+    assert task.grid_recorder.recorded is None
 
 
 def test_another_task_is_extended():
