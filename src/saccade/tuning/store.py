@@ -18,6 +18,8 @@ from ..training.trial import OutOfTime, Trial, TrialSetup, run_trial
 
 FORMAT = 1
 MACHINE = ("engine.", "keep.every", "keep.states", "keep.tensorboard", "data.workers", "data.path", "recipe")
+# Settings that earlier versions had not: at their defaults they are left out, so that finished trials are found.
+LATER = ("data.keep_aspect", "model.cpu_head", "augment.distort", "schedule.warmup_share")
 
 
 class Store:
@@ -137,7 +139,12 @@ class Store:
 
 def key_of(config: TrainConfig) -> str:
     """Return a hash of a trial's settings, independent of the machine."""
-    leaves = {name: value for name, value in flatten(config).items() if not name.startswith(MACHINE)}
+    defaults = flatten(TrainConfig())
+    leaves = {
+        name: value
+        for name, value in flatten(config).items()
+        if not name.startswith(MACHINE) and not (name in LATER and value == defaults[name])
+    }
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -9,7 +9,7 @@ import saccade
 from saccade.cli import main
 from saccade.comparison.plan.tuned import _settings
 from saccade.runs.run import RunError
-from saccade.settings import ConfigError, flatten, overlay, parse_settings
+from saccade.settings import ConfigError, TrainConfig, flatten, overlay, parse_settings
 from saccade.settings.decisions import decide
 from saccade.settings.facts import Facts, MachineFacts
 from saccade.settings.fitting import FOUND
@@ -207,3 +207,9 @@ def test_trials_of_other_samples_are_not_taken_for_those_of_these(planned, tmp_p
         run_tune(tmp_path / "tune", data=str(data))
     other.rename(changed)
     assert run_tune(tmp_path / "tune", data=str(data)).settings == first.settings
+
+
+def test_finished_trials_of_earlier_versions_are_found():
+    before = "c3d10a33565f"  # the key of these settings, before those of `store.LATER` were added
+    assert store.key_of(TrainConfig()) == before
+    assert store.key_of(overlay(TrainConfig(), {"schedule.warmup_share": 0.1})) != before
