@@ -106,7 +106,7 @@ def test_what_describes_the_answers_is_compared_where_both_say_it(tmp_path):
     assert other_differences({}, before) == []  # of a state of an earlier version
 
 
-@pytest.mark.parametrize("arm", ["distill:teacher={}", "model.checkpoint={}"])
+@pytest.mark.parametrize("arm", ["distill:teacher={}", pytest.param("model.checkpoint={}", marks=pytest.mark.slow)])
 def test_a_comparison_does_not_mix_runs_from_other_files_of_the_same_name(arm, tmp_path):
     file = write(tmp_path / "file.safetensors")
     asked = {"arms": ["base", f"other:={arm.format(file)}"], "model": "test_vit", "epochs": 1, "device": "cpu"}

@@ -90,7 +90,7 @@ def test_a_block_has_the_plain_outputs_and_gradients(monkeypatch, kind, changed,
     assert all(torch.equal(a, b) for a, b in zip(passed(block, x), want, strict=True) if a is not None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", MIXERS)
 def test_a_compiled_block_has_the_plain_outputs_and_gradients(monkeypatch, kind, dtype):
     block, x = block_of(kind, dtype=dtype), given(dtype)
