@@ -161,13 +161,13 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
     batches = _endless(step)
     first = next(batches)
     reading, batch_size = time.monotonic() - started, batch_length(first)
-    size = min(batch_size, PROBE_SAMPLES) if step.device.type == "cpu" else batch_size
+    probed = min(batch_size, PROBE_SAMPLES) if step.device.type == "cpu" else batch_size
     started = time.monotonic()
     with _kept_bytes(step) as kept:
-        step._train_step(slice_batch(first, slice(size)), strong=True)
+        step._train_step(slice_batch(first, slice(probed)), strong=True)
     # The first step on a GPU mostly loads libraries.
-    quick = step.device.type == "cuda" or (time.monotonic() - started) * batch_size / size < SLOW_BATCH
-    size = batch_size if quick else size
+    quick = step.device.type == "cuda" or (time.monotonic() - started) * batch_size / probed < SLOW_BATCH
+    size = batch_size if quick else probed
     whole = size == batch_size
     warm, count = (warm, few) if quick else (0, 1)
     for number in range(warm + count):
@@ -178,8 +178,7 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
         step._train_step(batch if whole else slice_batch(batch, slice(size)), strong=True)
     _wait(step.device)
     seconds = (time.monotonic() - started) / count * batch_size / size
-    first_size = min(batch_size, PROBE_SAMPLES) if step.device.type == "cpu" else batch_size
-    return _Timed(reading, seconds, size, count, whole, sum(kept.values()) * batch_size // first_size)
+    return _Timed(reading, seconds, size, count, whole, sum(kept.values()) * batch_size // probed)
 
 
 @contextmanager

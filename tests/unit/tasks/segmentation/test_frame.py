@@ -29,11 +29,10 @@ from saccade.tasks.segmentation import testing
 from saccade.tasks.segmentation.metrics import borders, confusions, mean_iou
 from saccade.training.restore import RestorableStep
 from support.frames import without_frame
-from support.masks import make_pair, save_mask
+from support.mask_sets import make_odd_set
 
 SIZES = ((61, 37), (40, 90), (33, 33), (57, 128))  # width and height; the square's side is 32
 SIDE = 32
-TURNED = 6  # EXIF: the stored image is turned by 90 degrees to be shown
 
 
 @pytest.mark.parametrize("size", [(33, 61), (7, 200), (101, 99), (20, 20), (1, 45)])
@@ -71,7 +70,7 @@ def test_images_are_grouped_by_size_and_bounded(monkeypatch):
 
 
 def test_memory_for_validation_images_counts_their_masks_and_runs(tmp_path):
-    _, data = open_samples("segment", DataConfig(path=str(make_set(tmp_path))))
+    _, data = open_samples("segment", DataConfig(path=str(make_odd_set(tmp_path, SIZES))))
     spec = InputSpec(
         ("a", "b", "c"), 3, SIDE, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True, "frame": "image"}
     )
@@ -111,26 +110,10 @@ def test_confusions_count_pixels_in_strips_too(monkeypatch):
         assert np.array_equal(one, confusion_matrix(real[counted], mine[counted], labels=range(4)))
 
 
-def make_set(root):
-    """Write images of odd sizes, one of them turned by EXIF, with thin lines and ignored pixels in their masks."""
-    for part, count in (("train", 6), ("val", 4)):
-        (root / "images" / part).mkdir(parents=True)
-        for number in range(count):
-            pixels, mask = make_pair(number + 10 * (part == "val"), SIZES[number % 4])
-            mask[:, 4::9] = 2  # lines of a pixel
-            mask[-7:, :20] = 255
-            image, exif = Image.fromarray(pixels), Image.Exif()
-            if number == 1:
-                image, exif[0x0112] = image.transpose(Image.Transpose.ROTATE_90), TURNED
-            image.save(root / "images" / part / f"{number}.jpg", quality=95, exif=exif)
-            save_mask(root / "masks" / part / f"{number}.png", mask)
-    return root
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frame")
-    data = make_set(folder / "set")
+    data = make_odd_set(folder / "set", SIZES)
     settings = {"model.head": "fpn:width=16,inner=32", "keep.ema": None, "data.workers": 0, "optim.lr": 0.02}
     run = saccade.train(
         str(data), task="segment", model="resnet10t", epochs=15, batch_size=3, img_size=SIDE,

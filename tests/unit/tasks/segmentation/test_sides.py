@@ -34,33 +34,16 @@ from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
 from saccade.training.setup import keeps_encoded
 from saccade.training.validate import predict_shown
-from support.masks import make_pair, save_mask
+from support.mask_sets import make_odd_set
 
 SIZES = ((61, 37), (40, 90), (33, 33), (57, 228))  # width and height
-TURNED = 6  # EXIF: the stored image is turned by 90 degrees to be shown
 TASK = "segment:longest=96"
-
-
-def make_set(root):
-    """Write images of odd sizes, one of them turned by EXIF, with thin lines and ignored pixels in their masks."""
-    for part, count in (("train", 6), ("val", 4)):
-        (root / "images" / part).mkdir(parents=True)
-        for number in range(count):
-            pixels, mask = make_pair(number + 10 * (part == "val"), SIZES[number % 4])
-            mask[:, 4::9] = 2  # lines of a pixel
-            mask[-7:, :20] = 255
-            image, exif = Image.fromarray(pixels), Image.Exif()
-            if number == 1:
-                image, exif[0x0112] = image.transpose(Image.Transpose.ROTATE_90), TURNED
-            image.save(root / "images" / part / f"{number}.jpg", quality=95, exif=exif)
-            save_mask(root / "masks" / part / f"{number}.png", mask)
-    return root
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sides")
-    data = make_set(folder / "set")
+    data = make_odd_set(folder / "set", SIZES)
     settings = {"model.head": "fpn:width=16,inner=32", "keep.ema": None, "data.workers": 0, "optim.lr": 0.02}
     run = saccade.train(
         str(data), task=TASK, model="resnet10t", epochs=15, batch_size=3, img_size=32, recipe="segment",
