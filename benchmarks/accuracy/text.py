@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import shutil
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,10 @@ def tune(args: argparse.Namespace) -> None:
     ]
     # The longest first; a process does several trials, since it takes a while to begin.
     with ProcessPoolExecutor(args.parallel, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found += pool.map(try_out, jobs)
+        for done in as_completed([pool.submit(try_out, job) for job in jobs]):
+            found.append(done.result())
+            write(args.out / "tuned.json", {"trials": found})  # a limit may end it any time
+    found.sort(key=lambda one: (one["set"], HEADS.index(one["head"]), one["lr"], one["batch_size"], one["plugin"] or ""))
     best = {name: {head: _best(found, name, head) for head in HEADS} for name in SETS}
     write(args.out / "tuned.json", {"trials": found, "best": best})
 
