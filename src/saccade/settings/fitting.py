@@ -4,7 +4,16 @@ from .decisions import Change, Rule, between
 from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
 from .families import family_of
 from .schema import TrainConfig
-from .sizes import batch_for, batch_of_large, epochs_for, options_above_small, patches_for, side_for, side_of_whole
+from .sizes import (
+    batch_for,
+    batch_of_large,
+    epochs_for,
+    options_above_small,
+    patches_for,
+    side_for,
+    side_of_whole,
+    steps_of_epoch,
+)
 from .strength import scale_augmentation_to_epochs
 
 
@@ -204,6 +213,19 @@ def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
     return Change(between(config, scale_augmentation_to_epochs(config, epochs)), why)
 
 
+def _short_warm_up(config: TrainConfig, facts: Facts) -> Change | None:
+    schedule, samples = config.schedule, _data(facts).samples
+    values: dict[str, float] = {}
+    if schedule.warmup_steps is not None:
+        if samples is not None:
+            steps = schedule.epochs * steps_of_epoch(samples, config.optim.batch_size)
+            values = {"schedule.warmup_steps": min(schedule.warmup_steps, steps // 5)}
+    elif schedule.warmup_share is None:
+        values = {"schedule.warmup": min(schedule.warmup, schedule.epochs / 5)}
+    why = f"{schedule.epochs} epochs; the warm-up takes at most a fifth (schedule.warmup_share allows any share)"
+    return Change(values, why)
+
+
 def _precision(config: TrainConfig, facts: Facts) -> Change | None:
     gpu = _machine(facts).gpu
     if config.engine.precision != "auto":
@@ -257,6 +279,7 @@ FOUND = (
     Rule("options-above-small", "model", ("model",), _options_above_small),
     Rule("patches-of-small-images", "family", ("model",), _patches),
     Rule("short-run", "recipe", (), _short_run),
+    Rule("short-warm-up", "recipe", ("data",), _short_warm_up),
     Rule("precision", "machine", ("machine",), _precision),
     Rule("compile", "machine", ("machine",), _compile),
     Rule("no-workers", "set", ("data",), _array_workers),

@@ -158,7 +158,7 @@ class ScheduleConfig:
     """Length of training and learning-rate schedule."""
 
     epochs: Count = setting(100, "number of epochs", unset="the recipe's, 100 in `small`", unit="epochs")
-    warmup: NotNegative = setting(5.0, "length of the warm-up", unit="epochs")
+    warmup: NotNegative = setting(5.0, "length of the warm-up, at most a fifth of the training", unit="epochs")
     warmup_lr: NotNegative = setting(1e-06, "learning rate at the start of the warm-up")
     min_lr: NotNegative = setting(1e-05, "learning rate at the end")
     curve: Literal["cosine", "poly", "steps"] = setting("cosine", "how the learning rate falls after the warm-up")
@@ -168,7 +168,7 @@ class ScheduleConfig:
     )
     steps: Count | None = setting(None, "length in steps instead of epochs", unit="steps")
     warmup_steps: Annotated[int, Interval(ge=0, le=2**31 - 1), WHOLE] | None = setting(
-        None, "length of the warm-up in steps instead of epochs", unit="steps"
+        None, "length of the warm-up in steps instead of epochs, at most a fifth of the training", unit="steps"
     )
     warmup_share: Share | None = setting(None, "length of the warm-up as a share of the training")
     head_epochs: NotNegative = setting(

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..support.wording import count_of
 
-OPENING = 5  # the warm-up of a shortened run takes at most 1 / OPENING of it, as in `rate_at`
+OPENING = 5  # a shortened run warms up over at most 1 / OPENING of it, as in `warmup_of`, or the planned share
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,14 @@ class RunLength:
         """Return the length of a run that trains only `left` steps after `step`.
 
         Args:
-            warmup: steps of the planned warm-up. Its rest keeps its pace, but takes at most a fifth of the run.
+            warmup: steps of the planned warm-up. Its rest keeps its pace, but takes at most a fifth of the run, or
+                the planned share where that is larger.
         """
         here, last = self.place(step), self.planned - 1
         total = step + left
         before = tuple(piece for piece in self.pieces if piece[0] < step)
-        rise = min(round(warmup - here), max(total // OPENING - step, 1))
+        most = max(total // OPENING, int(total * warmup / self.planned))
+        rise = min(round(warmup - here), max(most - step, 1))
         if 0 < rise < left - 1:
             before += ((step, here, (warmup - here) / rise),)
             step, left, here = step + rise, left - rise, warmup

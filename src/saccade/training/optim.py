@@ -73,16 +73,16 @@ def scaled_lr(config: OptimConfig) -> float:
 
 
 def warmup_of(schedule: ScheduleConfig, steps_per_epoch: int) -> int:
-    """Return the warm-up steps, at most a fifth of all."""
+    """Return the warm-up steps: a share of all as it is, a number of steps or epochs up to a fifth of all."""
     if schedule.warmup_steps is not None:
         return min(schedule.warmup_steps, schedule.epochs * steps_per_epoch // 5)
     if schedule.warmup_share is not None:
-        return round(min(schedule.warmup_share, 1 / 5) * schedule.epochs * steps_per_epoch)
+        return round(schedule.warmup_share * schedule.epochs * steps_per_epoch)
     return round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
 
 
 def rate_at(step: float, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
-    """Return the learning rate of a step: linear warm-up, at most a fifth of all steps, then decay to `min_lr`.
+    """Return the learning rate of a step: linear warm-up (`warmup_of`), then decay to `min_lr`.
 
     The decay is a half cosine, polynomial, or by a factor of ten at given milestones. Steps of a shortened run may be
     fractional.

@@ -70,6 +70,10 @@ def resolve(
     describe(resolved.model, spec)  # refuse models that cannot be saved before training
     spec.notes += [*left, *variant_notes(config), *_overridden(config, weights), *family_notes(config, decided)]
     spec.notes += notes_on(config, resolved, side=facts.data.side, samples=facts.data.samples)
+    cut = {one.setting: one for one in decided if one.rule == "short-warm-up"}
+    spec.notes += [
+        f"{name} = {one.value} instead of {one.before}: {one.why}" for name, one in cut.items() if name in given
+    ]
     if channels == 1 and (array is None or array[1] != 1):
         spec.notes.append(
             f"{config.model.checkpoint} was trained on grayscale images: images are converted to grayscale for it"

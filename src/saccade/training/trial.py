@@ -75,7 +75,8 @@ def prepare_ground(
         kept = limit_samples(kept, limit)
         held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
     part = replace(data, train=kept, val=held, notes=())
-    return overlay(resolved, {"data.train_limit": None}), TrialSetup(
+    warmup = {"schedule.warmup": config.schedule.warmup, "schedule.warmup_steps": config.schedule.warmup_steps}
+    return overlay(resolved, {"data.train_limit": None, **warmup}), TrialSetup(  # cut by each trial's own epochs
         choice, part, choice.kind.metrics.primary_metric(spec)
     )
 

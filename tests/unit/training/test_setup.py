@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from saccade.settings import ConfigError
+from saccade.settings import ConfigError, flatten
+from saccade.settings.decisions import Decision
 from saccade.tasks.opening import open_samples
 from saccade.training.facts import measure_scale
+from saccade.training.optim import warmup_of
 from saccade.training.recipes import configure
 from saccade.training.resolve import resolve
 
@@ -33,3 +35,29 @@ def test_a_mean_or_a_deviation_given_alone_is_kept():
     config = configure("quick", {"engine.device": "cpu", "data.mean": [0.5, 0.5, 0.5]})
     with pytest.raises(ConfigError, match="3 and 1 numbers, but the images have 1 channels"):
         resolve(config, *open_samples(None, config.data), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved", "steps"),
+    [
+        ({"schedule.epochs": 5}, {"schedule.warmup": 0.2 * 5}, 15),
+        ({"schedule.epochs": 5, "schedule.warmup": 3}, {"schedule.warmup": 1.0}, 15),
+        ({"schedule.epochs": 30, "schedule.warmup": 3}, {"schedule.warmup": 3}, 45),
+        ({"schedule.epochs": 5, "schedule.warmup_steps": 40}, {"schedule.warmup_steps": 15}, 15),
+        ({"schedule.epochs": 5, "schedule.warmup_share": 0.5}, {"schedule.warmup_share": 0.5}, 38),
+    ],
+)
+def test_the_warm_up_is_that_of_the_resolved_settings(given, resolved, steps):
+    config = configure("small", {"engine.device": "cpu", "data.train_limit": 960, "optim.batch_size": 64, **given})
+    record: list[Decision] = []
+    found, spec = resolve(config, *open_samples(None, config.data), torch.device("cpu"), given=given, record=record)
+    assert {name: flatten(found)[name] for name in resolved} == resolved
+    assert warmup_of(found.schedule, 15) == steps
+    own = {name: flatten(config)[name] for name in resolved}
+    cut = [one.setting for one in record if one.rule == "short-warm-up"]
+    assert cut == [name for name, value in resolved.items() if value != own[name]]
+    said = [note for note in spec.notes if "at most a fifth" in note]
+    assert len(said) == sum(name in given for name in cut)
+    assert all("schedule.warmup_share" in note for note in said)
+    again, _ = resolve(found, *open_samples(None, found.data), torch.device("cpu"), resumed=True)
+    assert again.schedule == found.schedule

@@ -188,3 +188,12 @@ def test_a_shortened_runs_rate_never_rises_after_its_warm_up_and_ends_as_the_who
         assert top - step <= max(length.total // 5 - step + 1, 2)  # a warm-up is a fifth at most
     if step < warmup <= length.total // 5:
         assert rates[:warmup] == pytest.approx([rate(s) for s in range(warmup)])  # and stays as it was
+
+
+def test_a_warm_up_of_a_larger_share_keeps_its_share_when_the_run_is_shortened() -> None:
+    schedule = ScheduleConfig(epochs=10, warmup_share=0.5)
+    length, warmup = RunLength.of(10, 10), warmup_of(schedule, 10)
+    assert warmup == 50
+    length = length.shortened(10, 30, warmup=warmup)  # 40 steps instead of 100
+    rates = [rate_at(length.place(s), steps_per_epoch=10, peak=1.0, schedule=schedule) for s in range(length.total)]
+    assert rates.index(max(rates)) == 20

@@ -197,6 +197,12 @@ def test_a_tuned_arm_keeps_the_batches_and_the_rate_of_its_trials(values, rate):
     assert trained.optim.batch_size == tried.optim.batch_size
 
 
+def test_trials_cut_the_warm_up_by_their_own_epochs():
+    config = configure("quick", {"schedule.epochs": 10, "schedule.warmup": 5, "engine.device": "cpu"})
+    tried, _ = prepare_ground(config, *open_samples(None, config.data), local_device("cpu"))
+    assert tried.schedule.warmup == 5  # so that finished trials of earlier versions are found
+
+
 def test_trials_of_other_samples_are_not_taken_for_those_of_these(planned, tmp_path):
     data = png_folder(tmp_path / "images", train=40, val=4)
     first = run_tune(tmp_path / "tune", data=str(data))
