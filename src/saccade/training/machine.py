@@ -133,10 +133,11 @@ class BudgetFitter:
         self.say("timing a few steps to estimate the duration of the run ...")
         pace = measure_pace(config, choice, data, device)
         epochs = config.schedule.epochs if config.schedule.steps is None else -(-config.schedule.steps // pace.steps)
+        chosen = "schedule.epochs" in self.given or "schedule.steps" in self.given
         return (
             f"{config.model.name}: {pace.parameters:,} parameters; {count_of(epochs, 'epoch')} x "
             f"{count_of(pace.steps, 'step')} of batch size {config.optim.batch_size}, {_took(pace, epochs)}; "
-            "give --epochs, or --time 10m to fit the run into ten minutes"
+            f"{'' if chosen else 'choose another number with --epochs; '}--time 10m fits the run into ten minutes"
         )
 
     def _are_many_small(self, config: TrainConfig, choice: TaskChoice, data: Data) -> bool:

@@ -13,11 +13,12 @@ from saccade.settings.decisions import read_decisions
 from saccade.support.telling import saying
 from saccade.tasks.opening import open_samples
 from saccade.tasks.text import tokens
-from saccade.tasks.vqa import official
+from saccade.training.machine import BudgetFitter
 from saccade.training.pace import measure_pace
+from saccade.training.parallel import World
 from saccade.training.recipes import configure
 from saccade.training.resolve import resolve
-from support.questions import make_vilt, questions, write_official, write_questions
+from support.questions import make_vilt, questions, write_questions
 from support.texts import make_model, sentences
 
 OF_IMAGES = ("data.img_size", "data.mean", "data.std", "data.workers")
@@ -66,7 +67,17 @@ def test_a_run_of_texts_on_a_cpu_is_told_of_before_and_stays_the_same(given, tmp
     assert not {one.setting for one in read_decisions(Run.open(tmp_path / "told").path)} & set(OF_IMAGES)
 
 
-def test_long_reading_says_how_far_it_is(given, tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [{}, {"schedule.epochs": 2}, {"schedule.steps": 12}])
+def test_an_estimate_asks_for_no_length_that_was_given(given, named):
+    asked = {"data.path": given["data"], "task": "text", "model.name": given["model"], **named}
+    config = configure(None, {**asked, "engine.device": "cpu"})
+    fitter, opened = BudgetFitter(given=asked, tells=True), open_samples("text", config.data)
+    _, [note] = fitter.fit(config, *opened, World(), torch.device("cpu"))
+    assert ("--epochs" in note) == (not named)
+    assert note.endswith("--time 10m fits the run into ten minutes")
+
+
+def test_long_reading_says_how_far_it_is(given, monkeypatch):
     said = []
     reading = reading_of(given)
     texts = [(text,) for text, _ in sentences(25)]
@@ -78,11 +89,6 @@ def test_long_reading_says_how_far_it_is(given, tmp_path, monkeypatch):
     assert said == [f"tokenizing texts {a} to {b} of 25 ..." for a, b in ((1, 10), (11, 20), (21, 25))]
     assert torch.equal(whole.ids, parts.ids)
     assert torch.equal(whole.lengths, parts.lengths)
-    monkeypatch.setattr(official, "LARGE", 100)
-    with saying(said.append):
-        official.read_official(write_official(tmp_path / "V"))
-    assert said[-1] == "reading v2_mscoco_val2014_annotations.json, 0 MiB ..."
-    assert len(said) == 3 + 4
 
 
 def reading_of(given):

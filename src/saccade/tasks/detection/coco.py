@@ -9,6 +9,7 @@ from typing import Any
 from ...data.image import BadSample
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
 from ...support.files import open_regular, read_small
+from ...support.telling import tell_large
 from .listed import ListedObject, ObjectList, find_image, missing
 from .regions import clean_region
 
@@ -100,6 +101,7 @@ def _read_list(root: Path, file: Path, part: str) -> ObjectList:
 
 
 def _load(file: Path) -> dict[str, Any]:
+    tell_large(file)
     try:
         whole = json.loads(read_small(file, most=LARGEST))
     except (ValueError, RecursionError) as error:

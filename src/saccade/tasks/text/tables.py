@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.table import find_delimiter, import_extra
+from ...support.telling import tell_large
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 COLA = ("source", "label", "mark", "sentence")  # columns of CoLA's files, which have no header
@@ -24,6 +25,7 @@ def read_columns(path: Path) -> Columns:
         raise FileNotFoundError(f"{path} does not exist; give a file of texts, or a folder with train and dev files")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty; it should hold texts and their labels")
+    tell_large(path)
     columns = {".tsv": _tsv, ".csv": _csv, ".parquet": _parquet}.get(kind, _jsonl)(path)
     if not columns or not next(iter(columns.values())):
         raise ValueError(f"{path} has column names but no texts; add rows")

@@ -140,14 +140,17 @@ def read_questions(columns: Columns, path: Path, numbers: Sequence[int] | None =
 def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
     """Return the answers of a cell with their scores.
 
-    A single answer has score 1. Several, separated by `|`, are those of several people, scored as in VQAv2; or have
-    explicit scores: `yes=1|maybe=0.3`.
+    A single answer has score 1. Several, separated by `|`, are those of several people, scored as in VQAv2, where a
+    repeated one was given by several of them; or have explicit scores: `yes=1|maybe=0.3`.
     """
     given = [part.strip().lower() for part in cell.split(MARK) if part.strip()]
     if not given:
         raise ValueError(f"{path}: row {row} has no answer; fill it in, or remove the row")
     if any(SCORE in part for part in given):
-        return {name: _share(text, path, row) for name, text in (_pair(part, path, row) for part in given)}
+        shares = [_pair(part, path, row) for part in given]
+        if twice := sorted(name for name, count in Counter(name for name, _ in shares).items() if count > 1):
+            raise ValueError(f"{path}: row {row} gives the answer {twice[0]!r} two scores; give it one")
+        return {name: _share(text, path, row) for name, text in shares}
     return agreement(given)
 
 

@@ -2,17 +2,17 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...data.split import abbreviate
-from ...support.telling import tell
+from ...support.telling import tell_large
 from .equal import normalise
 from .questions import QuestionTable, agreement
 
 QUESTIONS, ANNOTATIONS = "questions.json", "annotations.json"  # how the names of the files end
-LARGE = 30 * 2**20  # bytes of a file that takes seconds to read
 ROLES = ("train", "val")  # in the names of the files
 PLACES = (".", "images", "Images", "Images/mscoco")  # where the folders of images may lie
 LAYOUT = (
@@ -104,8 +104,7 @@ KINDS: dict[str, Any] = {
 
 def _rows(path: Path, key: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the rows of one file, whose fields have the right types."""
-    if path.stat().st_size > LARGE:
-        tell(f"reading {path.name}, {path.stat().st_size / 2**20:.0f} MiB ...")
+    tell_large(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -120,9 +119,18 @@ def _rows(path: Path, key: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
                 isinstance(one, dict) and isinstance(one.get("answer"), str) for one in row["answers"]
             )
             wrong = [] if fine else ["answers"]
+            people = [one["answer_id"] for one in row["answers"] if "answer_id" in one] if fine else []
+            wrong += ["answers (two with the same answer_id)"] if len(set(map(str, people))) < len(people) else []
         if wrong:
             raise ValueError(
                 f"{path}: {key}[{number}] has no valid {' and '.join(wrong)}; it should have {', '.join(names)} as in "
                 "VQAv2's own file"
             )
+    counts = Counter(row["question_id"] for row in rows)
+    if len(counts) < len(rows):
+        twice = [str(number) for number, count in counts.items() if count > 1]
+        raise ValueError(
+            f"{path}: {len(twice)} question ids are given more than once ({abbreviate(twice)}); an id stands for one "
+            "question, so remove the others"
+        )
     return rows

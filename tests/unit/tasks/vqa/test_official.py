@@ -10,6 +10,7 @@ from saccade.cli import main
 from saccade.deployment.writers import write_predictions
 from saccade.runs.run import Run
 from saccade.settings import DataConfig
+from saccade.support import telling
 from saccade.tasks.opening import open_samples
 from saccade.tasks.vqa.equal import normalise
 from support.questions import make_vilt, questions, write_official, write_questions
@@ -100,6 +101,24 @@ def without_the_annotation(folder):
     file.write_text(json.dumps({**content, "annotations": content["annotations"][1:]}))
 
 
+def with_a_question_twice(folder):
+    for name, key in (
+        ("v2_OpenEnded_mscoco_train2014_questions", "questions"),
+        ("v2_mscoco_train2014_annotations", "annotations"),
+    ):
+        file = folder / f"{name}.json"
+        content = json.loads(file.read_text())
+        again = next(row for row in content[key] if row["question_id"] == 42001)
+        file.write_text(json.dumps({**content, key: [*content[key], again]}))
+
+
+def with_a_person_twice(folder):
+    file = folder / "v2_mscoco_val2014_annotations.json"
+    content = json.loads(file.read_text())
+    content["annotations"][1]["answers"][3]["answer_id"] = 2
+    file.write_text(json.dumps(content))
+
+
 def without_the_answers(folder):
     file = folder / "v2_mscoco_val2014_annotations.json"
     content = json.loads(file.read_text())
@@ -112,6 +131,8 @@ def without_the_answers(folder):
     [
         (lambda folder: (folder / "v2_mscoco_train2014_annotations.json").unlink(), "0 of train annotations"),
         (without_the_annotation, r"1 questions have none .*42001"),
+        (with_a_question_twice, r"train2014_questions.json: 1 question ids are given more than once .*42001"),
+        (with_a_person_twice, r"annotations\[1\] has no valid answers \(two with the same answer_id\)"),
         (without_the_answers, r"annotations\[1\] has no valid answers"),
         (lambda folder: (folder / "v2_mscoco_val2014_annotations.json").write_text("{"), "not JSON, or is cut off"),
         (
@@ -127,6 +148,22 @@ def test_incomplete_downloads_are_refused(tmp_path, spoil, told):
     spoil(tmp_path)
     with pytest.raises((ValueError, FileNotFoundError), match=told):
         opened(tmp_path)
+
+
+def test_files_that_take_seconds_to_read_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(telling, "LARGE", 700)
+    write_official(tmp_path / "V")
+    table = write_questions(tmp_path / "asked", list(questions(40)))
+    said: list[str] = []
+    with telling.saying(said.append):
+        opened(tmp_path / "V")
+        opened(table)
+    assert [line.split(",")[0] for line in said] == [
+        "reading v2_mscoco_train2014_annotations.json",
+        "reading v2_mscoco_val2014_annotations.json",
+        "reading questions.csv",
+    ]
+    assert all(line.endswith(" MiB ...") for line in said)
 
 
 def test_a_single_file_or_an_empty_folder_is_refused(tmp_path):

@@ -160,6 +160,8 @@ def test_models_that_write_their_answers_are_refused(table, tmp_path):
 def test_answers_are_worth_what_people_agree_on(tmp_path):
     assert read_answers("Yes", tmp_path, 1) == {"yes": 1.0}
     assert read_answers("yes|" * 9 + "no", tmp_path, 1) == {"yes": 1.0, "no": pytest.approx(0.3)}
+    people = read_answers("yes|no|Yes|yes", tmp_path, 1)  # three people and one, of whom each is left out once
+    assert people == {"yes": pytest.approx((3 * 2 / 3 + 1) / 4), "no": pytest.approx(3 * (1 / 3) / 4)}
     assert read_answers("no=1|maybe=0.3", tmp_path, 1) == {"no": 1.0, "maybe": 0.3}
 
 
@@ -185,6 +187,7 @@ def test_targets_are_soft_and_questions_of_an_image_stay_together(table):
         ([("dark.png", "is it", "", "train")], "row 1 has no answer"),
         ([("dark.png", "", "yes", "train")], "empty image or question"),
         ([("dark.png", "is it", "yes=2", "train")], "number from 0 to 1"),
+        ([("dark.png", "is it", "Yes=1|no=0.3| yes =0.6", "train")], "row 1 gives the answer 'yes' two scores"),
         ([("dark.png", "is it", "yes=1|no", "train")], "give either every answer of a row a score"),
         ([("dark.png", "is it", "yes", "train"), ("dark.png", "is it", "yes", "train")], "has 1 possible answer"),
         ([("dark.png", "is it", "yes", "learn")], "train, val or test"),
