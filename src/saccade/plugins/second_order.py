@@ -1,6 +1,6 @@
 """SoT's second-order classification head for any image or text transformer."""
 
-from types import MethodType
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -154,11 +154,11 @@ class SecondOrderHead:
                 handle.replace(model.get_submodule(parent), name, nn.Identity())
         handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC", carried=carried))
         handle.replace(model, "num_classes", layer.num_classes)
-        handle.replace(model, "forward_head", MethodType(_forward_head, model))
-        handle.replace(model, "get_classifier", MethodType(_get_classifier, model))
-        handle.replace(model, "reset_classifier", MethodType(_reset_classifier, model))
+        handle.replace(model, "forward_head", partial(_forward_head, model))
+        handle.replace(model, "get_classifier", partial(_get_classifier, model))
+        handle.replace(model, "reset_classifier", partial(_reset_classifier, model))
         if type(model).__name__ in CLASS_OUTPUT:
-            handle.replace(model, "forward_features", MethodType(_class_and_words, model))
+            handle.replace(model, "forward_features", partial(_class_and_words, model))
 
     def _install_beside(self, host: Host, handle: Handle, layer: SecondOrder, *, carried: int) -> None:
         """Add the head's logits to those of the model's classifier."""
@@ -171,8 +171,8 @@ class SecondOrderHead:
             )
         _silence(layer)
         handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC", carried=carried))
-        handle.replace(model, "forward_head", MethodType(_both_heads, model))
-        handle.replace(model, "reset_classifier", MethodType(_reset_both, model))
+        handle.replace(model, "forward_head", partial(_both_heads, model))
+        handle.replace(model, "reset_classifier", partial(_reset_both, model))
 
     def _install_transformers(self, host: Host, handle: Handle) -> None:
         model: Any = host.model
