@@ -35,6 +35,13 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--layers", help="modules to show, e.g. blocks.3,blocks.11 (default: all)")
     parser.add_argument("--against", metavar="RUN", help="second model, whose predictions and layers are compared")
     parser.add_argument(
+        "--beside",
+        metavar="RUN",
+        action="append",
+        default=[],
+        help="further model, whose attributions of the same images or texts are shown next to RUN's; repeatable",
+    )
+    parser.add_argument(
         "--data", help="dataset for the CKA view; `run` is the run's validation split (default: the given images)"
     )
     parser.add_argument("--samples", type=int, default=64, metavar="N", help="number of images of --data")

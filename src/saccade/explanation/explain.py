@@ -15,6 +15,7 @@ from ..kernels import removed
 from ..plugins.tokens import HostError, find_host
 from ..report.markup import shorten
 from ..tasks import Answer
+from .beside import choose_attributions, join
 from .capture import Captured, capture
 from .opening import ImageLike, SpecTokenizer, open_target, open_text_run, read_images, read_samples, to_pixels
 from .outputs import BEST, Text, find_logits, is_dense, name_answers, read_output, read_text
@@ -49,6 +50,7 @@ def explain(
     views: Sequence[str] | None = None,
     layers: Sequence[str] | None = None,
     against: nn.Module | str | Path | None = None,
+    beside: Sequence[nn.Module | str | Path] = (),
     data: str | None = None,
     samples: int = 64,
     block: int | str | None = None,
@@ -71,6 +73,7 @@ def explain(
         views: keys of views; default: all.
         layers: paths of modules; figures and rows of other layers are left out.
         against: a second model, whose predictions are shown and whose layers CKA compares with the first's.
+        beside: further models, whose attributions ("gradcam", "words", "regions") are shown next to the first's.
         data: dataset for CKA, as for training, or "run" for the validation images of the model's run; default:
             `images`, if there are enough.
         samples: number of images of `data`.
@@ -87,6 +90,17 @@ def explain(
     """
     views, layers = (None if names is None else _listed(names) for names in (views, layers))
     opened = None if isinstance(model, nn.Module) else open_text_run(model, device=device)
+    if beside:
+        reads = "images" if opened is None else f"{opened.task.reader.reads}s"
+        reads = "texts" if opened is None and reads_text(model) else reads
+        of_one = {"against": against, "layers": layers, "data": data, "block": block, "epochs": epochs}
+        if alone := [name for name, value in of_one.items() if value is not None]:
+            raise ValueError(
+                f"{', '.join(alone)} was given with beside, whose views do not use it; leave one of them out"
+            )
+        how: Any = {"views": choose_attributions(views, reads=reads), "shape": shape, "device": device}
+        how |= {"tokenizer": tokenizer, "method": method, "progress": progress}
+        return join([explain(one, images, **how) for one in (model, *beside)])
     if opened is not None or reads_text(model):
         of_images = {"against": against, "data": data, "block": block, "epochs": epochs, "shape": shape}
         of_images |= {"heads": heads if heads != "mean" else None, "estimator": None if estimator == "unbiased" else ""}

@@ -20,6 +20,7 @@ STYLE = """
 .shown figcaption { font-weight: 400; max-width: 75ch; }
 .answer { display: flex; flex-wrap: wrap; gap: 24px; align-items: flex-start; }
 .answer > div:last-child { flex: 1 1 420px; min-width: 0; }
+.row { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 280px), 1fr)); gap: 0 24px; }
 .share { width: min(30vw, 260px); }
 .layers { border: 1px solid var(--rule); border-radius: 8px; padding: 8px 12px 4px; margin: .8rem 0; min-width: 0; }
 .layers > legend { color: var(--soft); font-size: .88rem; padding: 0 6px; }
@@ -150,7 +151,8 @@ def _render_view(view: View, scope: str, above: set[tuple[str, str]], *, folded:
     if layered:
         parts.append(_slider(layered, f"{scope}-{view.key}"))
     charts = [figure for figure in plain if figure.pixels is None] if folded else []
-    parts += [_figure(figure) for figure in plain if figure not in charts]
+    drawn = [_figure(figure) for figure in plain if figure not in charts]
+    parts += [tag("div", *drawn, class_="row")] if view.row else drawn
     if charts:
         parts.append(fold("Charts" if len(charts) > 1 else "Chart", *(_figure(figure) for figure in charts)))
     return Html("".join(parts))

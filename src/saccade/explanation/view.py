@@ -47,6 +47,7 @@ class View:
         figures: figures in order.
         absent: reason if there is nothing to show.
         numbers: measurements over all layers, as JSON values.
+        row: draw the figures next to each other.
     """
 
     key: str
@@ -55,6 +56,7 @@ class View:
     figures: Sequence[Figure] = ()
     absent: str | None = None
     numbers: dict[str, Any] = field(default_factory=dict)
+    row: bool = False
 
 
 @dataclass(frozen=True)
