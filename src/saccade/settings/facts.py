@@ -30,6 +30,7 @@ class SetFacts:
     side: int | None = None  # typical shorter side of images in files
     longer: int | None = None  # typical longer side; asked only where the task has a largest side
     thinnest: float | None = None  # pixels across the thinnest class, or a side of the smallest objects; likewise
+    longest: int | None = None  # most pixels of a longer side, where the shorter one is resized to the image size
     array: tuple[int, int] | None = None  # side and channels of images in memory
     measured: tuple[list[float], list[float]] | None = None  # mean and deviation of these
     largest: int | None = None  # side up to which the task trains whole images at their own size

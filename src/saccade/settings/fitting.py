@@ -10,6 +10,7 @@ from .sizes import (
     epochs_for,
     options_above_small,
     patches_for,
+    resized_side,
     side_for,
     side_of_whole,
     steps_of_epoch,
@@ -101,10 +102,14 @@ def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
 
 def _size_of_whole(config: TrainConfig, facts: Facts) -> Change | None:
     data, gpu = _data(facts), _machine(facts).gpu
-    if config.data.img_size or data.largest is None or data.longer is None:
+    if config.data.img_size or data.largest is None or data.longer is None or data.side is None:
         return None
-    side, limit = side_of_whole(data.longer, data.thinnest, largest=data.largest, gpu=gpu)
+    own_side = resized_side(data.side, data.longer, data.longest)
+    side, limit = side_of_whole(own_side, data.thinnest, largest=data.largest, gpu=gpu)
     why = f"images of about {data.longer} x {data.side} pixels are used whole, since the task's details matter"
+    if data.longest is not None:
+        side = min(side, data.longest)
+        why += f"; the shorter side is resized, the longer one to at most {data.longest}"
     return Change({"data.img_size": side}, f"{why}; {limit}" if limit else why)
 
 

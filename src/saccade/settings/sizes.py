@@ -38,19 +38,31 @@ def side_for(side: int | None, usual: int) -> int:
     return min(max(side // STEP * STEP, STEP), MIDDLE)
 
 
-def side_of_whole(longer: int, thinnest: float | None, *, largest: int, gpu: bool) -> tuple[int, str]:
-    """Return the side of the square for whole images, and why it is not larger; a task's details matter.
+def resized_side(shorter: int, longer: int, longest: int | None) -> int:
+    """Return the side of whole images that is resized to the image size, in their own pixels.
 
     Args:
-        longer: their typical longer side, which fills the square.
+        shorter: their typical shorter side.
+        longer: their typical longer side.
+        longest: most pixels that the longer side may have after the shorter one is resized; None: the longer side is
+            resized, to fill a square.
+    """
+    return longer if longest is None else min(shorter, shorter * longest // longer)
+
+
+def side_of_whole(own_side: int, thinnest: float | None, *, largest: int, gpu: bool) -> tuple[int, str]:
+    """Return the image size for whole images, and why it is not larger; a task's details matter.
+
+    Args:
+        own_side: their side that is resized to it, see `resized_side`.
         thinnest: pixels across the thinnest class, or a side of the smallest objects, in the images.
         largest: side on a GPU up to which images keep their size; a CPU gets half of it, and twice as much is allowed
             where something would become thinner than a cell of the finest feature map.
     """
-    own = max(round(longer / STEP) * STEP, STEP)
+    own = max(round(own_side / STEP) * STEP, STEP)
     most = largest if gpu else largest // CPU_SHARE
     limit = f"at most {most} on a {'GPU' if gpu else 'CPU'}"
-    if thinnest is not None and own > most and thinnest * most / longer < THIN:
+    if thinnest is not None and own > most and thinnest * most / own_side < THIN:
         most *= 2
         limit = f"at most {most}, since details of {thinnest:.0f} pixels would be lost at {most // 2}"
     return (own, "") if own <= most else (most, limit)

@@ -39,6 +39,7 @@ def gather_facts(
         samples=min(samples, config.data.train_limit or samples) if samples is not None else None,
         side=None if sides is None else sides[0],
         longer=sides[1] if whole and sides is not None else None,
+        longest=getattr(choice.options, "longest", None),
         thinnest=targets.thinnest() if whole and targets is not None else None,
         array=None if array is None else (array.shape[1], 1 if array.shape[3] == 1 else 3),
         measured=measure_scale(array) if array is not None and unknown and weights is None else None,

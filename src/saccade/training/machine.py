@@ -14,7 +14,7 @@ from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, TimeFacts
 from ..settings.fitting import TIMED
 from ..settings.recipes import read_recipe
-from ..settings.sizes import STEP, side_for, side_of_whole
+from ..settings.sizes import STEP, resized_side, side_for, side_of_whole
 from ..support.durations import BudgetError, say_duration
 from ..support.spawning import cores
 from ..support.wording import count_of
@@ -238,7 +238,8 @@ def smaller_sides(choice: TaskChoice, data: Data) -> Iterator[int]:
     if sides is None or isinstance(data.train, Stream):
         return
     thinnest = (data.train.targets.thinnest(), None)
-    most, *_ = own = [side_of_whole(sides[1], pixels, largest=largest, gpu=False)[0] for pixels in thinnest]
+    own_side = resized_side(*sides, getattr(choice.options, "longest", None))
+    most, *_ = own = [side_of_whole(own_side, pixels, largest=largest, gpu=False)[0] for pixels in thinnest]
     found = {int(side * share) // STEP * STEP for side in own for share in (1, *SHARES)}
     yield from sorted((side for side in found if LEAST_SIDE <= side < most), reverse=True)
 

@@ -6,10 +6,11 @@ import torch
 from PIL import Image
 
 from saccade.data.open import open_data
+from saccade.data.sides import SideFraming
 from saccade.models._builder import OPTIONS_ABOVE_SMALL
 from saccade.runs.run import Run
 from saccade.settings import ConfigError, DataConfig, TrainConfig, overlay
-from saccade.settings.decisions import decide
+from saccade.settings.decisions import Decision, decide
 from saccade.settings.facts import Facts, MachineFacts, ModelFacts, SetFacts
 from saccade.settings.fitting import FOUND
 from saccade.settings.sizes import batch_for, options_above_small, side_for, side_of_whole
@@ -21,6 +22,7 @@ from saccade.training.recipes import configure
 from saccade.training.resolve import resolve
 from saccade.training.train import train
 from support.masks import make_masks
+from support.objects import make_objects
 from support.trainings import TINY, assert_same_end
 
 
@@ -72,6 +74,41 @@ def test_images_of_a_dense_task_are_measured_by_their_longer_side(tmp_path):
     config, _ = resolve(configure(None, {"task": "segment"}), choice, data, torch.device("cpu"))
     assert config.data.img_size == 96
     assert config.model.head == "fpn:width=64,inner=64"
+
+
+@pytest.mark.parametrize(
+    ("size", "longest", "gpu", "side"),
+    [
+        ((420, 300), None, True, 416),  # the longer side fills the square
+        ((400, 300), 2048, True, 288),  # the shorter side is resized
+        ((300, 400), 2048, True, 288),
+        ((640, 480), 1333, False, 256),
+        ((2048, 1024), 2048, True, 512),
+        ((1024, 256), 512, True, 128),  # no more than the longer side allows
+        ((410, 410), 410, True, 410),
+    ],
+)
+def test_the_image_size_is_of_the_shorter_side_where_there_is_a_longest_one(size, longest, gpu, side):
+    facts = SetFacts("segment", 900, side=min(size), longer=max(size), longest=longest, largest=512)
+    found = decide(TrainConfig(), Facts(data=facts, machine=MachineFacts(gpu=gpu, cores=2)), FOUND).data.img_size
+    assert found == side
+    if longest is not None:
+        canvas = SideFraming(found, longest=longest).canvas(size[1], size[0])
+        assert min(canvas) == found
+        assert max(canvas) <= longest
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_a_tasks_longest_side_reaches_the_rule(tmp_path, task):
+    made = make_masks(tmp_path, size=(160, 96)) if task == "segment" else make_objects(tmp_path, side=160)
+    choice, data = open_samples(f"{task}:longest=320", DataConfig(path=str(made)))
+    record: list[Decision] = []
+    given = configure(None, {"task": f"{task}:longest=320"})
+    config, spec = resolve(given, choice, data, torch.device("cpu"), record=record)
+    assert config.data.img_size == (96 if task == "segment" else 160)
+    assert spec.framing.canvas(96, 160)[0] == config.data.img_size
+    (why,) = [one.why for one in record if one.rule == "size-of-whole"]
+    assert why.endswith("the shorter side is resized, the longer one to at most 320")
 
 
 @pytest.mark.parametrize(
