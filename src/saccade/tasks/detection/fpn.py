@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import roi_align
+
+from .region_features import region_features
 
 CANONICAL = 224.0  # side of a box assigned to stride 16
 
@@ -100,8 +101,7 @@ def look_at(packed: Packed, boxes: Tensor, side: int, *, aligned: bool = False) 
     shift = torch.stack([left, torch.ones_like(left)], dim=-1).repeat(1, 1, 2)
     numbers = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(count)
     rows = torch.cat([numbers[:, None], (boxes + shift).reshape(-1, 4)], dim=1)
-    # Two samples a cell and side; in float32, since half precision loses pixels.
-    return roi_align(packed.map.float(), rows, side, 1.0, 2, aligned=aligned)
+    return region_features(packed.map.float(), rows, side, aligned=aligned)  # half precision loses pixels
 
 
 def _of_level(values: Sequence[float], level: Tensor) -> Tensor:

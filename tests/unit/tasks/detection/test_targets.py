@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torchvision.ops import roi_align
 
 from saccade.tasks.detection.boxes import encode, overlaps
 from saccade.tasks.detection.dense import ATSS, RetinaNet, centredness
@@ -13,6 +14,7 @@ from saccade.tasks.detection.matching import (
     match_by_atss,
     match_by_overlap,
 )
+from saccade.tasks.detection.region_features import region_features
 from saccade.tasks.detection.roi import OVERLAPS, Cascade, MaskRCNN
 from saccade.tasks.detection.sparse import SparseRCNN
 from support.boxes import CHANNELS, boxes, objects
@@ -86,8 +88,6 @@ def test_large_boxes_are_looked_at_on_coarse_maps() -> None:
 
 
 def test_packed_maps_give_what_each_map_gives_alone() -> None:
-    from torchvision.ops import roi_align
-
     maps = [torch.rand(2, 3, side, side) for side in (64, 32, 16, 8)]
     looked = torch.stack([boxes((3, 3, 40, 50), (0, 0, 255, 256)), boxes((100, 0, 256, 120), (1, 1, 9, 256))])
     found = look_at(pack(maps, [4.0, 8.0, 16.0, 32.0]), looked, 7).view(2, 2, 3, 7, 7)
@@ -169,3 +169,30 @@ def test_sparse_losses_of_known_answers_leave_out_those_in_a_crowd(crowd: bool) 
     assert losses["classes_1"].item() == pytest.approx(2 * each * (0.25 + 0.75 * wrong))
     assert losses["corners_1"].item() == pytest.approx(5 * 0.1)  # one corner is off by a tenth of the image
     assert losses["overlap_1"].item() == pytest.approx(2 * 0.5)
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize(("height", "width", "side"), [(18, 38, 7), (3, 5, 14), (2, 2, 7)])
+def test_features_of_boxes_on_a_cpu_are_torchvisions(aligned, height, width, side) -> None:
+    draws = torch.Generator().manual_seed(0)
+    maps = torch.rand(3, 4, height, width, generator=draws, requires_grad=True)
+    low = torch.rand(40, 2, generator=draws) * 1.6 * torch.tensor([width, height]) - 0.3 * width  # also outside
+    sides = torch.rand(40, 2, generator=draws) * width * (torch.arange(40) % 5 > 0)[:, None]  # also empty ones
+    rows = torch.cat([(torch.arange(40) % 3).float()[:, None], low, low + sides], dim=1).requires_grad_()
+    found, want = (
+        region_features(maps, rows, side, aligned=aligned),
+        roi_align(maps, rows, side, 1.0, 2, aligned=aligned),
+    )
+    assert found.shape == want.shape
+    torch.testing.assert_close(found, want, atol=2e-5, rtol=1e-4)
+    weight = torch.rand(found.shape, generator=draws)
+    grads = [torch.autograd.grad((one * weight).sum(), maps)[0] for one in (found, want)]
+    torch.testing.assert_close(*grads, atol=5e-4, rtol=1e-4)
+    assert region_features(maps, rows[:0], side).shape == (0, 4, side, side)
+
+
+def test_features_of_boxes_that_are_no_numbers_are_none() -> None:
+    rows = torch.tensor([[0.0, float("nan"), 0, 4, 4], [0.0, 0, 0, float("inf"), 4], [0.0, 1, 1, 4, 4]])
+    found = region_features(torch.rand(1, 2, 8, 8), rows, 7)
+    assert found[2].isfinite().all()
+    assert not found[0].isfinite().all()
