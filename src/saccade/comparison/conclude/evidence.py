@@ -1,7 +1,7 @@
 """Read the finished runs of arms: scores by sample, metrics by seed; find arms with identical results."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -122,13 +122,7 @@ def same_samples(arms: Mapping[str, Evidence]) -> bool:
 
     Runs that count in different frames are refused too.
     """
-    frames = {scores.own_frame: name for name, arm in arms.items() for scores in arm.samples.values()}
-    if len(frames) > 1:
-        raise RunError(
-            f"runs of {frames[False]} count pixels of the model's square, as earlier versions did, and those of "
-            f"{frames[True]} pixels of the original images; only runs of one version can be compared: start again in "
-            "another directory"
-        )
+    refuse_frames((scores.own_frame, name) for name, arm in arms.items() for scores in arm.samples.values())
     everywhere = {arm.fingerprint(seed) for arm in arms.values() for seed in arm.seeds}
     for seed in sorted({seed for arm in arms.values() for seed in arm.seeds}):
         found = {name: arm.fingerprint(seed) for name, arm in arms.items() if seed in arm.seeds}
@@ -139,6 +133,17 @@ def same_samples(arms: Mapping[str, Evidence]) -> bool:
                 "same samples can be compared. The dataset changed between runs: start again in another directory"
             )
     return len(everywhere) <= 1
+
+
+def refuse_frames(counted: Iterable[tuple[bool, str]]) -> None:
+    """Refuse runs that count in different frames: whether each does in the images' own, and its arm."""
+    frames = dict(counted)
+    if len(frames) > 1:
+        raise RunError(
+            f"runs of {frames[False]} count pixels of the model's square, as earlier versions did, and those of "
+            f"{frames[True]} pixels of the original images; only runs of one version can be compared: start again in "
+            "another directory"
+        )
 
 
 def common_places(arms: Mapping[str, Evidence]) -> np.ndarray:

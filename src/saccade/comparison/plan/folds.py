@@ -17,7 +17,7 @@ from ...runs.weights import save_tensors
 from ...settings import ConfigError
 from ...statistics.folds import Folds
 from ...tasks.metric import GROUP
-from ..conclude.evidence import Evidence, read_evidence
+from ..conclude.evidence import Evidence, read_evidence, refuse_frames
 
 STRIDE = 100_003  # between the seeds of a seed's trainings, so that no two of them draw alike
 
@@ -84,6 +84,7 @@ class FoldAssignment:
         parts = {
             cv_pass: read_evidence({fold_run.fold: path for fold_run, path in runs}) for cv_pass, runs in passes.items()
         }
+        refuse_frames((scores.own_frame, "some folds") for part in parts.values() for scores in part.samples.values())
         samples = {
             cv_pass: _join_scores(
                 [(self.held(fold_run), parts[cv_pass].samples[fold_run.fold]) for fold_run, _ in runs]
@@ -135,7 +136,7 @@ def _join_scores(parts: Sequence[tuple[np.ndarray, Scores]]) -> Scores:
     first = parts[0][1]
     metrics = {name: spec for name, spec in first.metrics.items() if spec.column in shared}
     kept = tuple(names[place] for place in order) if len(names) == len(places) else ()
-    return Scores(columns, places[order], kept, metrics, first.primary)
+    return Scores(columns, places[order], kept, metrics, first.primary, first.own_frame)
 
 
 def _mean_numbers(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class ArmSnapshot:
     primary: str  # name of the one that counts
     notes: tuple[str, ...]  # what building it had to say
     beside: dict[str, str]  # what tells apart the weights that it starts from, and what it learns from
+    own_frame: bool = False  # whether it counts in the original images' pixels
     decisions: tuple[Decision, ...] = ()  # by which its settings differ from the recipe
 
 
@@ -119,6 +120,7 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
         primary=parts.primary.name,
         notes=(*data.notes, *spec.notes),
         beside=task.learns_from() | starts_from(resolved.model, choice),
+        own_frame=spec.own_frame,
     )
 
 

@@ -1,6 +1,7 @@
 """Answers and metrics of segmentation are in the pixels of the original images."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.metrics import confusion_matrix
 
 import saccade
 from saccade.comparison.conclude.evidence import read_evidence, same_samples
+from saccade.comparison.plan.folds import FoldAssignment, FoldRun
 from saccade.data import frame
 from saccade.data.cache import encoded_bytes
 from saccade.data.frame import by_size, from_runs, pad_runs, to_runs
@@ -213,6 +215,40 @@ def test_resumed_run_of_an_earlier_version_keeps_its_frame_and_says_so():
         assert ("frame" in spec.extra) is bool(frames)
         assert len(said) == 1
     assert said[0].startswith("RUN was started by an earlier version: its metrics still count pixels of the model's")
+
+
+@pytest.fixture(scope="module")
+def compared(trained, tmp_path_factory):
+    """A comparison of two seeds, whose finished runs are as an earlier version left it."""
+    folder = tmp_path_factory.mktemp("compared")
+    settings = {"model.head": "fpn:width=16,inner=32", "data.workers": 0, "schedule.epochs": 1, "optim.batch_size": 3}
+    given = {"task": "segment", "model": "resnet10t", "img_size": SIDE, "device": "cpu", "settings": settings}
+    given |= {"arms": ["base", "model.drop_path=0.1"], "out": folder / "out", "quiet": True}
+    saccade.compare(str(trained[0]), seeds=2, **given)
+    for number, run in enumerate(sorted((folder / "out" / "runs").glob("*/seed-*"))):
+        (folder / str(number)).mkdir()
+        earlier = without_frame(run, folder / str(number))
+        shutil.rmtree(run)
+        shutil.move(earlier, run)
+    return str(trained[0]), given
+
+
+def test_comparison_of_an_earlier_version_is_not_continued_in_another_frame(compared):
+    data, given = compared
+    runs = given["out"] / "runs"
+    before = sorted(runs.glob("*/seed-*"))
+    found = saccade.compare(data, seeds=2, **given)  # nothing to train: all count in the square
+    assert [sorted(arm.seeds) for arm in found.arms] == [[0, 1], [0, 1]]
+    with pytest.raises(RunError, match=r"runs of .* count pixels of the model's square.* start again in another"):
+        saccade.compare(data, seeds=3, **given)
+    assert sorted(runs.glob("*/seed-*")) == before  # refused before anything was trained
+
+
+def test_folds_of_different_frames_are_not_joined(trained, earlier):
+    folds = FoldAssignment(2, (np.array([0, 1] * 4),), None, "digest")
+    runs = {0: [(FoldRun(0, 0, 0, 0), earlier), (FoldRun(0, 0, 0, 1), trained[1].path)]}
+    with pytest.raises(RunError, match="runs of some folds count pixels of the model's square"):
+        folds.join(runs)
 
 
 def test_unknown_frame_is_refused():
