@@ -194,7 +194,7 @@ def test_a_dense_task_gets_a_time_by_its_images_and_a_smaller_model_before_small
     assert 60 < config.schedule.epochs <= (80 - 5) / (5 * 0.2 * 1.15)  # 80 images: 80 seconds
     assert "fitted to" in said[0]
     slower = lambda _: Pace(0.0, 100.0, 0.0, 5)  # noqa: E731
-    assert asked(data, pace=slower)[1][0].schedule.epochs == 30  # 150 steps, however long they take
+    assert asked(data, pace=slower)[1][0].schedule.epochs == 50  # 250 steps, however long they take
 
 
 def fitted_to_many(data, given, device, *, recipe=None):

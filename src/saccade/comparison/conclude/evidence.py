@@ -12,9 +12,11 @@ import numpy as np
 
 from ...runs.run import Run, RunError
 from ...runs.scores import Scores
+from ...runs.state import list_states
 from ...support.files import read_record
 from ...tasks.metric import MetricSpec
 from ..plan.plan import Note, Plan
+from ..run.folder import is_finished
 from ..run.worker import COST
 
 NOT_SCORES = {"epochs", "steps", "seconds", "parameters"}
@@ -144,6 +146,22 @@ def refuse_frames(counted: Iterable[tuple[bool, str]]) -> None:
             f"{frames[True]} pixels of the original images; only runs of one version can be compared: start again in "
             "another directory"
         )
+
+
+def refuse_frames_of(runs: Mapping[Path, tuple[str, bool]]) -> None:
+    """Refuse to train runs that would count in another frame than finished ones.
+
+    Args:
+        runs: the arm of each run, by path, and whether a new run of it counts in the images' own pixels.
+    """
+    counted = []
+    for path, (arm, own) in runs.items():
+        run = Run(path)
+        if own and is_finished(path):
+            counted.append((run.scores().own_frame, arm))
+        elif own and not list_states(run.states):  # one to resume keeps its frame
+            counted.append((True, arm))
+    refuse_frames(counted)
 
 
 def common_places(arms: Mapping[str, Evidence]) -> np.ndarray:

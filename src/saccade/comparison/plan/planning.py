@@ -13,7 +13,6 @@ import torch
 from ...data.open import Data
 from ...data.source import Stream
 from ...runs.run import Run
-from ...runs.state import list_states
 from ...settings import TrainConfig
 from ...settings.compared import COMPARED
 from ...settings.decisions import beside_recipe, decide, put
@@ -26,7 +25,7 @@ from ...training.machine import AFTERWARDS, CLOSING, MARGIN
 from ...training.parallel import local_device
 from ...training.resolve import resolve
 from ...tuning.store import Store
-from ..conclude.evidence import refuse_frames
+from ..conclude.evidence import refuse_frames_of
 from ..run.folder import Folder, config_hash, is_finished
 from ..run.processes import Crew, make_slots, shared_by, visible_gpus
 from ..run.scheduler import Job, Limits, part_of
@@ -147,7 +146,7 @@ class Planner:
             snapshots[name] = replace(one, config=resolved, decisions=tuple(beside_recipe(record, resolved)))
         jobs = self._jobs()
         going = {job.arm for job in jobs if not is_finished(job.path)}
-        refuse_frames((counted, job.arm) for job in jobs if (counted := _own_frame(job, snapshots)) is not None)
+        refuse_frames_of({job.path: (job.arm, snapshots[job.arm].own_frame) for job in jobs})
         keys = {name: f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}" for name in snapshots}
         known = kept.get("samples", kept.get("pictures", {}))
         fingerprints = unchanged(
@@ -339,13 +338,3 @@ class Planner:
             detectable_how=how,
             common=say_common(self.request),
         )
-
-
-def _own_frame(job: Job, snapshots: Mapping[str, ArmSnapshot]) -> bool | None:
-    """Return whether a dense task's run counts in the images' own pixels; None of one to resume, which keeps to its."""
-    run = Run(job.path)
-    if not snapshots[job.arm].own_frame:
-        return None
-    if is_finished(job.path):
-        return run.scores().own_frame
-    return None if list_states(run.states) else True
