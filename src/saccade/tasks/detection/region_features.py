@@ -10,14 +10,17 @@ TAPS = 2 * SAMPLES  # map cells that a cell of the result reads, along a side
 
 
 def region_features(maps: Tensor, rows: Tensor, side: int, *, aligned: bool = False) -> Tensor:
-    """Return features of boxes, N, C, side, side; on a CPU several times as fast as torchvision, and equal to it.
+    """Return features of boxes, N, C, side, side.
+
+    In training on a CPU they are weighted sums of map cells, several times as fast as torchvision's with its gradient.
+    Without a gradient they are torchvision's, to the bit the same in any batch.
 
     Args:
         maps: B, C, H, W, of two cells a side or more.
         rows: number of the map, and box in its cells, N, 5; without gradient.
         aligned: shift by half a cell, as newer code does.
     """
-    if maps.device.type != "cpu":
+    if maps.device.type != "cpu" or not maps.requires_grad:
         return roi_align(maps, rows, side, 1.0, SAMPLES, aligned=aligned)
     _, channels, height, width = maps.shape
     rows = rows.detach()

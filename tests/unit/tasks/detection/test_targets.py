@@ -193,6 +193,6 @@ def test_features_of_boxes_on_a_cpu_are_torchvisions(aligned, height, width, sid
 
 def test_features_of_boxes_that_are_no_numbers_are_none() -> None:
     rows = torch.tensor([[0.0, float("nan"), 0, 4, 4], [0.0, 0, 0, float("inf"), 4], [0.0, 1, 1, 4, 4]])
-    found = region_features(torch.rand(1, 2, 8, 8), rows, 7)
+    found = region_features(torch.rand(1, 2, 8, 8, requires_grad=True), rows, 7)
     assert found[2].isfinite().all()
     assert not found[0].isfinite().all()
