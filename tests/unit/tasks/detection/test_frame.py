@@ -154,7 +154,7 @@ def trained(drawn, tmp_path_factory):
         "augment.jitter": 0.0,
     }
     return saccade.train(
-        str(drawn[0]), task="detect:least=0.01", model="resnet10t", epochs=45, batch_size=2, lr=3e-3, img_size=SIDE,
+        str(drawn[0]), task="detect:least=0.01", model="resnet10t", epochs=60, batch_size=2, lr=3e-3, img_size=SIDE,
         out=tmp_path_factory.mktemp("trained") / "run", device="cpu", settings=settings, quiet=True,
     )  # fmt: skip
 
