@@ -33,6 +33,7 @@ class SetFacts:
     array: tuple[int, int] | None = None  # side and channels of images in memory
     measured: tuple[list[float], list[float]] | None = None  # mean and deviation of these
     largest: int | None = None  # side up to which the task trains whole images at their own size
+    decoded: tuple[float, float] | None = None  # bytes of training and validation images in memory; None: unknown
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,13 @@ class MachineFacts:
 
     gpu: bool
     cores: int
+    processes: int = 1  # that train together
+    kernels: str = ""  # that the environment names, see `saccade kernels`
+
+    @property
+    def kind(self) -> str:
+        """What trains: GPU or CPU."""
+        return "GPU" if self.gpu else "CPU"
 
 
 @dataclass(frozen=True)

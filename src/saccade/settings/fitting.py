@@ -3,6 +3,7 @@
 from .decisions import Change, Rule, between
 from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
 from .families import family_of
+from .machine_rules import MACHINE_RULES
 from .schema import TrainConfig
 from .sizes import batch_for, batch_of_large, epochs_for, options_above_small, patches_for, side_for, side_of_whole
 from .strength import scale_augmentation_to_epochs
@@ -204,35 +205,6 @@ def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
     return Change(between(config, scale_augmentation_to_epochs(config, epochs)), why)
 
 
-def _precision(config: TrainConfig, facts: Facts) -> Change | None:
-    gpu = _machine(facts).gpu
-    if config.engine.precision != "auto":
-        return None
-    return Change({"engine.precision": "bfloat16" if gpu else "float32"}, f"trained on a {'GPU' if gpu else 'CPU'}")
-
-
-def _compile(config: TrainConfig, facts: Facts) -> Change | None:
-    gpu = _machine(facts).gpu
-    if config.engine.compile is not None:
-        return None
-    return Change({"engine.compile": gpu}, f"trained on a {'GPU' if gpu else 'CPU'}")
-
-
-def _array_workers(config: TrainConfig, facts: Facts) -> Change | None:
-    array = _data(facts).array
-    if array is None:
-        return None
-    return Change({"data.workers": 0}, f"the images of {array[0]} pixels are in memory, so no worker process is needed")
-
-
-def _workers(config: TrainConfig, facts: Facts) -> Change | None:
-    cores = _machine(facts).cores
-    unread = facts.model is not None and facts.model.side is None
-    if unread or config.data.workers is not None:
-        return None
-    return Change({"data.workers": min(cores, 8)}, f"{cores} CPU cores")
-
-
 TRIED = (Rule("tried-rate", "set", ("tried",), _tried_rate),)
 TIMED = (
     Rule("smaller-model", "budget", ("time",), _smaller_model),
@@ -257,8 +229,5 @@ FOUND = (
     Rule("options-above-small", "model", ("model",), _options_above_small),
     Rule("patches-of-small-images", "family", ("model",), _patches),
     Rule("short-run", "recipe", (), _short_run),
-    Rule("precision", "machine", ("machine",), _precision),
-    Rule("compile", "machine", ("machine",), _compile),
-    Rule("no-workers", "set", ("data",), _array_workers),
-    Rule("workers", "machine", ("machine",), _workers),
+    *MACHINE_RULES,
 )

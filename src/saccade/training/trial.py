@@ -13,7 +13,9 @@ from torch import Tensor
 from ..data.open import Data
 from ..runs.run import Run
 from ..runs.state import list_states, load_state
-from ..settings import TrainConfig, overlay
+from ..settings import TrainConfig, flatten, overlay
+from ..settings.decisions import put
+from ..settings.machine_rules import OF_MACHINE
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice
 from .console import Console
@@ -75,9 +77,8 @@ def prepare_ground(
         kept = limit_samples(kept, limit)
         held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
     part = replace(data, train=kept, val=held, notes=())
-    return overlay(resolved, {"data.train_limit": None}), TrialSetup(
-        choice, part, choice.kind.metrics.primary_metric(spec)
-    )
+    open_again = {"data.train_limit": None, "data.resident": config.data.resident}  # trials train on fewer samples
+    return overlay(resolved, open_again), TrialSetup(choice, part, choice.kind.metrics.primary_metric(spec))
 
 
 class Deadline(Console):
@@ -111,6 +112,12 @@ class TrialLoop(Loop):
         """Write nothing."""
 
 
+def _is_trial(known: TrainConfig, config: TrainConfig) -> bool:
+    """Whether settings of a trial that was stopped are those of this one; what the machine decides may differ."""
+    ours = flatten(config)
+    return put(known, {name: ours[name] for name in OF_MACHINE}) == config
+
+
 def run_trial(
     config: TrainConfig,
     ground: TrialSetup,
@@ -132,7 +139,7 @@ def run_trial(
         config, spec = resolve(config, ground.choice, ground.data, device)
         parts = assemble(config, ground.choice, ground.data, spec, world=Alone(), device=device)
         run = Run(folder)
-        resumed = run.settings.exists() and bool(list_states(run.states)) and run.config() == config
+        resumed = run.settings.exists() and bool(list_states(run.states)) and _is_trial(run.config(), config)
         if not resumed:
             shutil.rmtree(folder, ignore_errors=True)
             run = Run.create(folder, config)

@@ -198,7 +198,7 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("data.mean data.std", "by image tasks", lambda s: s.images),
     ("data.img_size data.bad_limit", "by tasks that read images", lambda s: not s.texts),
     ("data.workers", "where images are read from files", lambda s: s.files or s.asked.data.workers == 0),
-    ("data.resident", "by tasks that read images, except from streams", lambda s: not s.texts and not s.stream),
+    ("data.resident", "by tasks that read images", lambda s: not s.texts),
     ("data.buffer", "with streams of shards", lambda s: s.stream),
     ("model.pretrained", "where model.checkpoint is not given", lambda s: s.config.model.checkpoint is None),
     ("model.checkpoint", "by models of timm and saccade", lambda s: not s.own_model),
@@ -243,7 +243,8 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("schedule.falls", "with schedule.curve=steps", lambda s: s.config.schedule.curve == "steps"),
     ("loss.smoothing", "by tasks that classify whole samples", lambda s: not s.crops),
     ("loss.class_weights", "by tasks with a loss of saccade, except detect", lambda s: not s.own_loss),
-    ("engine.graphs engine.channels_last", "on a GPU", lambda s: s.gpu),
+    ("engine.graphs", "on a GPU", lambda s: s.gpu or s.asked.engine.graphs is False),
+    ("engine.channels_last", "on a GPU", lambda s: s.gpu),
     ("engine.parallel", "under torchrun", lambda s: s.launched),
 )
 READ: dict[str, Rule] = {

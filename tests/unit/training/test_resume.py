@@ -13,10 +13,14 @@ import torch
 
 from saccade.data.loader import TooManyBad
 from saccade.runs import state as states
+from saccade.runs.run import Run
 from saccade.runs.state import StateError, list_states
+from saccade.settings import machine_rules, to_yaml
+from saccade.settings.decisions import put
 from saccade.training import loop as loops
 from saccade.training.length import RunLength
 from saccade.training.loop import Interrupted, Loop, TrainingError
+from saccade.training.resumed import reopened_config
 from saccade.training.train import train
 from support.trainings import assert_same_end, environment, png_folder, settings, train_with_kills
 
@@ -72,6 +76,27 @@ def test_two_kills_of_a_real_process_leave_no_trace(data, whole, tmp_path):
 
 def test_resumed_run_equals_uninterrupted_run(stopped, whole):
     train(resume=stopped, quiet=True)
+    assert_same_end(stopped, whole)
+
+
+def test_what_the_machine_decided_is_decided_anew_on_resuming(stopped, whole, monkeypatch):
+    assert Run(stopped).config().data.resident == "always"
+    record = []
+    assert reopened_config(Run(stopped), record).data.resident == "auto"
+    assert not {"data.resident", "engine.graphs", "engine.kernels"} & {one.setting for one in record}
+    monkeypatch.setattr(machine_rules, "LIMIT", 1)  # a machine with less memory
+    train(resume=stopped, quiet=True)
+    assert Run(stopped).config().data.resident == "never"
+    assert_same_end(stopped, whole)
+
+
+def test_run_of_an_earlier_version_with_undecided_settings_is_resumed(stopped, whole):
+    config = Run(stopped).config()
+    earlier = put(config, {"engine.graphs": None, "data.resident": "auto"})
+    Run(stopped).settings.write_text(to_yaml(earlier))
+    (stopped / "decisions.json").unlink()
+    train(resume=stopped, quiet=True)
+    assert Run(stopped).config() == config
     assert_same_end(stopped, whole)
 
 

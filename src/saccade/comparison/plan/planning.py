@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from .folds import FoldAssignment, FoldRun, fold_runs
 from .plan import Note, Plan, PlannedArm, describe, estimate_detectable, say_size
 from .ready import Ready
 from .request import Request, resolve_metric
-from .snapshot import ArmSnapshot, DataCache, unchanged
+from .snapshot import ArmSnapshot, DataCache, inspect_arm, unchanged
 from .timing import Timing
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 
@@ -242,10 +243,15 @@ class Planner:
         facts = self.fitting.facts
         if fit is not None:
             facts = TimeFacts(**fit["size"]) if "size" in fit else facts
-        elif self.request.leaves_size and self._kind() == "cpu":
+        elif self.request.leaves_size:
             self.timing.reads_once = self.request.folds is None
             epochs = {config_hash(config): self.wanted_epochs[name] for name, config in self.configs.items()}
-            self.timing.known[self.reference] = self.fitting.choose_size(self.configs[self.reference], epochs)
+            config, kinds = self.configs[self.reference], frozenset[str]()
+            self.timing.beside = shared_by(self.slots[: len(epochs) * len(self.seeds) * self.fitting.asked.folds])
+            if self.timing.compiles(config):
+                with suppress(Exception):  # whatever is wrong with an arm is said where it is built
+                    kinds = inspect_arm(config, self.cache, torch.device(self._kind())).kinds
+            self.timing.known[self.reference] = self.fitting.choose_size(config, epochs, kinds)
             facts = self.fitting.facts
         for name in self.configs:
             self.configs.fit(name, facts, without=("epochs-in-time",))

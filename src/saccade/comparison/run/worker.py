@@ -18,12 +18,13 @@ import torch
 
 from ...runs.run import Run, hold
 from ...settings import TrainConfig, overlay
-from ...settings.decisions import Decision, read_decisions
+from ...settings.decisions import Decision
 from ...support.files import read_record, write_text
 from ...training.allowance import Allowance, DeadlineExceeded
 from ...training.loop import Interrupted, TrainingError
 from ...training.pace import Pace, measure_pace
 from ...training.parallel import local_device
+from ...training.resumed import reopened_config
 from ...training.train import train_config
 from ..conclude.soundness import Probes
 from ..plan.snapshot import DataCache
@@ -81,8 +82,9 @@ def _train(
     begun, run = time.monotonic(), resumable(path)
     if run is not None:
         machine = {"engine.device": config.engine.device, "engine.threads": config.engine.threads}
-        decided = read_decisions(run.path)
-        train_config(overlay(run.config(), machine), run=run, quiet=True, allowance=allowance, record=decided)
+        decided = list[Decision]()
+        begun_with = overlay(reopened_config(run, decided), machine)
+        train_config(begun_with, run=run, quiet=True, allowance=allowance, record=decided)
         return
     device = local_device(config.engine.device)
     if device.type == "cuda":
