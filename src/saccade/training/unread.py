@@ -18,6 +18,7 @@ from ..settings import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..settings.recipes import read_recipe, split_variants
 from ..settings.strength import strength_settings
 from ..tasks.opening import TaskChoice
+from .idle import idle_options
 from .optim import warmup_of
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
@@ -275,9 +276,8 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
     None, False, 0 and "auto" are ignored, and so are values equal to the recipe's or the defaults.
     """
     asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
-    messages: dict[str, str] = {}
-    for name in given:
-        name = _leaf(name)
+    messages, names = dict[str, str](), [_leaf(name) for name in given]
+    for name in names:
         value = asked[name]
         if value is None or value == "auto":
             continue
@@ -288,7 +288,8 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
             messages[name] = f"{prefix} {source} uses {adapted!r} instead; leave it out"
         elif not same and not READ[name].when(situation):
             messages[name] = f"{prefix} has no effect in this run: it is only used {READ[name].needs}; leave it out"
-    return messages
+    idle = idle_options(situation.asked.model, recipe)
+    return messages | {name: idle[name] for name in names if name in idle}
 
 
 def _leaf(name: str) -> str:

@@ -109,7 +109,10 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
-        refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
+        if (
+            self.request.record["arms"].keys() - before.get("request", {}).get("arms", {}).keys()
+        ):  # else accepted before
+            refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
         count_in_epochs(self.configs, self.cache, torch.device(self._kind()))
         self.wanted_epochs = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
