@@ -128,7 +128,7 @@ def _over_folds(args: Args) -> int:
     args.refuse_others("with --folds", cross_validate, "runs", "json")
     if len(args.runs) > 1:
         raise ConfigError("--folds takes a single run; compare several with saccade compare --folds")
-    device = None if args.device == "cpu" else args.device
+    device = args.device if "device" in args.given else None
     result = cross_validate(args.runs[0], **args.given_to(cross_validate, device=device))
     print(result.to_json() if args.json else result.to_markdown())
     return 0

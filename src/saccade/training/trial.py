@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..building.build import TEACHER_TASKS, build_model, build_task, parse_plugin
 from ..data.open import Data
+from ..plugins import PLUGINS
 from ..runs.run import Run
 from ..runs.state import list_states, load_state
 from ..settings import TrainConfig, flatten, overlay
@@ -79,6 +81,16 @@ def prepare_ground(
     part = replace(data, train=kept, val=held, notes=())
     open_again = {"data.train_limit": None, "data.resident": config.data.resident}  # trials train on fewer samples
     return overlay(resolved, open_again), TrialSetup(choice, part, choice.kind.metrics.primary_metric(spec))
+
+
+def teacher_of(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> dict[str, str]:
+    """Return fingerprints of what trials learn from besides samples: a teacher or label maps, by description."""
+    plugins = [PLUGINS[name] for name, _ in map(parse_plugin, config.model.plugins)]
+    if not any(isinstance(one, type) and issubclass(one, TEACHER_TASKS) for one in plugins):
+        return {}
+    resolved, spec = resolve(config, choice, data, device)
+    model: Any = build_model(resolved.model, spec, seed=config.seed)
+    return build_task(model, choice, resolved.model, resolved.loss, spec, seed=config.seed).learns_from()
 
 
 class Deadline(Console):

@@ -210,6 +210,20 @@ def test_trials_of_other_samples_are_not_taken_for_those_of_these(planned, tmp_p
     assert run_tune(tmp_path / "tune", data=str(data)).settings == first.settings
 
 
+def test_trials_with_another_teacher_are_not_taken_for_those_with_this_one(planned, tmp_path):
+    teachers = [
+        saccade.train(out=tmp_path / f"teacher{seed}", epochs=1, seed=seed, settings=TINY, quiet=True).path
+        for seed in (0, 1)
+    ]
+    teacher = tmp_path / "teacher"
+    teacher.symlink_to(teachers[0])
+    run_tune(tmp_path / "tune", plugins=[f"distill:teacher={teacher}"])
+    teacher.unlink()
+    teacher.symlink_to(teachers[1])
+    with pytest.raises(RunError, match="the teacher changed since the search"):
+        run_tune(tmp_path / "tune", plugins=[f"distill:teacher={teacher}"])
+
+
 def test_finished_trials_of_earlier_versions_are_found():
     before = "c3d10a33565f"  # the key of these settings when there were fewer of them
     assert store.key_of(TrainConfig()) == before
