@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+Fact = TypeVar("Fact")
 
 
 @dataclass(frozen=True)
@@ -123,3 +125,9 @@ class Facts:
     compared: ComparedFacts | None = None
     resumed: bool = False  # it keeps its model, even if its initial weights now describe another one
     filled: bool = False  # the settings were resolved before
+
+
+def known(fact: Fact | None) -> Fact:
+    """Return a fact that a rule needs, see `Rule.needs`."""
+    assert fact is not None
+    return fact

@@ -1,7 +1,7 @@
 """Rules on facts: the dataset, the model and its weights, the machine and the time."""
 
 from .decisions import Change, Rule, between
-from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
+from .facts import Facts, known
 from .families import family_of
 from .machine_rules import MACHINE_RULES
 from .schema import TrainConfig
@@ -9,72 +9,51 @@ from .sizes import batch_for, batch_of_large, epochs_for, options_above_small, p
 from .strength import scale_augmentation_to_epochs
 
 
-def _data(facts: Facts) -> SetFacts:
-    assert facts.data is not None
-    return facts.data
-
-
-def _model(facts: Facts) -> ModelFacts:
-    assert facts.model is not None
-    return facts.model
-
-
-def _time(facts: Facts) -> TimeFacts:
-    assert facts.time is not None
-    return facts.time
-
-
-def _machine(facts: Facts) -> MachineFacts:
-    assert facts.machine is not None
-    return facts.machine
-
-
 def _tried_rate(config: TrainConfig, facts: Facts) -> Change | None:
-    tried = facts.tried
-    assert tried is not None
+    tried = known(facts.tried)
     values = {"optim.lr": tried.lr, "optim.batch_size": tried.batch_size, "optim.least_steps": None}
     return Change(values, tried.why)
 
 
 def _smaller_model(config: TrainConfig, facts: Facts) -> Change | None:
-    time = _time(facts)
+    time = known(facts.time)
     return (
         None if time.options is None else Change({"model.options": {**config.model.options, **time.options}}, time.slow)
     )
 
 
 def _smaller_images(config: TrainConfig, facts: Facts) -> Change | None:
-    time = _time(facts)
+    time = known(facts.time)
     return None if time.img_size is None else Change({"data.img_size": time.img_size}, time.slow)
 
 
 def _epochs_in_time(config: TrainConfig, facts: Facts) -> Change:
-    time = _time(facts)
+    time = known(facts.time)
     why = f"{time.epochs} epochs take {time.pace}; the time budget is {time.limit}"
     return Change({"schedule.epochs": time.epochs, "schedule.steps": None}, why)
 
 
 def _task_of_set(config: TrainConfig, facts: Facts) -> Change | None:
-    task = _data(facts).task
+    task = known(facts.data).task
     return None if config.task else Change({"task": task}, f"the dataset is laid out for the task {task}")
 
 
 def _full_name(config: TrainConfig, facts: Facts) -> Change | None:
-    model = _model(facts)
+    model = known(facts.model)
     if config.model.name not in (model.requested, model.name):
         return None
     return Change({"model.name": model.name}, f"the full name of {model.requested}")
 
 
 def _size_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
-    weights = _model(facts).weights
-    if config.data.img_size or weights is None or _data(facts).largest is not None:
+    weights = known(facts.model).weights
+    if config.data.img_size or weights is None or known(facts.data).largest is not None:
         return None
     return Change({"data.img_size": weights.img_size}, f"the weights were trained at {weights.img_size} pixels")
 
 
 def _size_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
-    array = _data(facts).array
+    array = known(facts.data).array
     if config.data.img_size or array is None:
         return None
     return Change({"data.img_size": array[0]}, f"the images in memory have {array[0]} pixels")
@@ -83,7 +62,7 @@ def _size_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
 def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
     if config.data.img_size:
         return None
-    data, model = _data(facts), _model(facts)
+    data, model = known(facts.data), known(facts.model)
     if model.side is None:
         return None
     seen = "the image size is unknown" if data.side is None else f"images of about {data.side} pixels"
@@ -92,7 +71,7 @@ def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _size_of_whole(config: TrainConfig, facts: Facts) -> Change | None:
-    data, gpu = _data(facts), _machine(facts).gpu
+    data, gpu = known(facts.data), known(facts.machine).gpu
     if config.data.img_size or data.largest is None or data.longer is None:
         return None
     side, limit = side_of_whole(data.longer, data.thinnest, largest=data.largest, gpu=gpu)
@@ -101,7 +80,7 @@ def _size_of_whole(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _large_images(config: TrainConfig, facts: Facts) -> Change | None:
-    side, largest = config.data.img_size, _data(facts).largest
+    side, largest = config.data.img_size, known(facts.data).largest
     if config.optim.least_steps is None or side is None or largest is None or side <= largest:
         return None
     batch = batch_of_large(config.optim.batch_size, side, largest)
@@ -111,7 +90,7 @@ def _large_images(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _cpu_head(config: TrainConfig, facts: Facts) -> Change | None:
-    head, gpu = config.model.cpu_head, _machine(facts).gpu
+    head, gpu = config.model.cpu_head, known(facts.machine).gpu
     if head is None:
         return None
     if gpu:
@@ -129,20 +108,20 @@ def _scale(found: tuple[list[float], list[float]] | None, config: TrainConfig, w
 
 
 def _scale_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
-    model = _model(facts)
+    model = known(facts.model)
     found = None if model.weights is None else (model.weights.mean, model.weights.std)
     return _scale(found, config, f"normalisation that the weights of {model.name} were trained with")
 
 
 def _scale_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
-    data = _data(facts)
+    data = known(facts.data)
     return _scale(
         data.measured, config, f"measured on {data.samples:,} training images" if data.samples else "measured"
     )
 
 
 def _scale_of_model(config: TrainConfig, facts: Facts) -> Change | None:
-    model = _model(facts)
+    model = known(facts.model)
     found = None if model.side is None else (model.mean, model.std)
     return _scale(found, config, f"normalisation of {model.name}")
 
@@ -151,7 +130,7 @@ def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
     least = config.optim.least_steps
     if least is None:
         return None
-    samples, family = _data(facts).samples, family_of(config.recipe, _model(facts).name)
+    samples, family = known(facts.data).samples, family_of(config.recipe, known(facts.model).name)
     batch, rate = batch_for(config, samples, few_rate=None if family is None else family.few_rate)
     why = (
         f"{samples:,} training samples; an epoch has {least} steps or more"
@@ -162,7 +141,7 @@ def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _epochs_of_steps(config: TrainConfig, facts: Facts) -> Change | None:
-    steps, samples, batch = config.schedule.steps, _data(facts).samples, config.optim.batch_size
+    steps, samples, batch = config.schedule.steps, known(facts.data).samples, config.optim.batch_size
     if steps is None:
         return None
     epochs = epochs_for(config, samples, batch)
@@ -171,15 +150,15 @@ def _epochs_of_steps(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _options_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
-    weights = _model(facts).weights
+    weights = known(facts.model).weights
     if weights is None or facts.resumed:
         return None
-    why = f"the weights of {_model(facts).name} were trained with these options"
+    why = f"the weights of {known(facts.model).name} were trained with these options"
     return Change({"model.options": {**weights.options, **config.model.options}}, why)
 
 
 def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
-    side, model = config.data.img_size, _model(facts)
+    side, model = config.data.img_size, known(facts.model)
     if side is None:
         return None
     options = options_above_small(config.model.options, side, model.above_small)
@@ -188,7 +167,7 @@ def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _patches(config: TrainConfig, facts: Facts) -> Change | None:
-    side, model = config.data.img_size, _model(facts)
+    side, model = config.data.img_size, known(facts.model)
     family = family_of(config.recipe, model.name)
     if family is None or side is None or facts.filled or model.weights is not None:
         return None

@@ -1,7 +1,7 @@
 """Rules on the machine: precision, compilation, CUDA graphs, kernels, workers and samples kept in memory."""
 
 from .decisions import Change, Rule
-from .facts import Facts, MachineFacts, SetFacts
+from .facts import Facts, known
 from .schema import TrainConfig
 
 # Optimizers whose steps a CUDA graph can capture by an option of theirs; those of sgd it captures without one.
@@ -11,32 +11,22 @@ LIMIT = 2 * 2**30  # bytes that samples may take in memory with data.resident=au
 OF_MACHINE = {"engine.graphs": "graphs", "engine.kernels": "kernels", "data.resident": "resident"}
 
 
-def _machine(facts: Facts) -> MachineFacts:
-    assert facts.machine is not None
-    return facts.machine
-
-
-def _data(facts: Facts) -> SetFacts:
-    assert facts.data is not None
-    return facts.data
-
-
 def _precision(config: TrainConfig, facts: Facts) -> Change | None:
-    machine = _machine(facts)
+    machine = known(facts.machine)
     if config.engine.precision != "auto":
         return None
     return Change({"engine.precision": "bfloat16" if machine.gpu else "float32"}, f"trained on a {machine.kind}")
 
 
 def _compile(config: TrainConfig, facts: Facts) -> Change | None:
-    machine = _machine(facts)
+    machine = known(facts.machine)
     if config.engine.compile is not None:
         return None
     return Change({"engine.compile": machine.gpu}, f"trained on a {machine.kind}")
 
 
 def _graphs(config: TrainConfig, facts: Facts) -> Change | None:
-    machine, optimizer = _machine(facts), config.optim.name
+    machine, optimizer = known(facts.machine), config.optim.name
     if config.engine.graphs is not None:
         return None
     against = ""
@@ -53,7 +43,7 @@ def _graphs(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _kernels(config: TrainConfig, facts: Facts) -> Change | None:
-    machine = _machine(facts)
+    machine = known(facts.machine)
     if config.engine.kernels != "auto":
         return None
     if machine.kernels not in ("", "auto"):
@@ -63,14 +53,14 @@ def _kernels(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _array_workers(config: TrainConfig, facts: Facts) -> Change | None:
-    array = _data(facts).array
+    array = known(facts.data).array
     if array is None:
         return None
     return Change({"data.workers": 0}, f"the images of {array[0]} pixels are in memory, so no worker process is needed")
 
 
 def _workers(config: TrainConfig, facts: Facts) -> Change | None:
-    cores = _machine(facts).cores
+    cores = known(facts.machine).cores
     unread = facts.model is not None and facts.model.side is None
     if unread or config.data.workers is not None:
         return None
@@ -78,7 +68,7 @@ def _workers(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _resident(config: TrainConfig, facts: Facts) -> Change | None:
-    data, machine = _data(facts), _machine(facts)
+    data, machine = known(facts.data), known(facts.machine)
     if config.data.resident != "auto":
         return None
     if data.decoded is None:
