@@ -29,7 +29,7 @@ from ...tuning.store import Store
 from ..run.folder import Folder, config_hash, is_finished
 from ..run.processes import Crew, make_slots, shared_by, visible_gpus
 from ..run.scheduler import Job, Limits, part_of
-from .arms import changed, reference_of
+from .arms import changed, find_twins, reference_of
 from .budget import USUAL_SEEDS, BudgetRequest, makespan
 from .common import REFERENCE, arm_configs, count_in_epochs, inspect_arms, refuse_earlier, refuse_unread, say_common
 from .fitting import BudgetFitting, say_budget, say_outlook
@@ -121,9 +121,7 @@ class Planner:
             self._settle_strength(settles)
         fit = self._fit_before(before)
         facts = None if self.budget is None else self._choose_size(fit)
-        seen: dict[str, str] = {}
-        order = [self.reference, *(name for name in self.configs if name != self.reference)]
-        self.twins = {name: seen.setdefault(config_hash(self.configs[name]), name) for name in order}
+        self.twins = find_twins(self.configs, self.reference)
         done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
         runs = len(self.distinct) * len(self.seeds) * self.fitting.asked.folds
         self.timing.beside = shared_by(self.slots[:runs])

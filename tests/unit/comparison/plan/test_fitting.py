@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from saccade.comparison.compare import plan_comparison
@@ -11,6 +12,7 @@ from saccade.comparison.plan import planning, timing
 from saccade.comparison.plan.planning import Planner
 from saccade.comparison.plan.request import Request
 from saccade.comparison.run.processes import Crew, Slot
+from saccade.settings import ConfigError
 from saccade.support.durations import BudgetError
 from saccade.support.spawning import VISIBLE
 from saccade.training.pace import Pace
@@ -143,3 +145,13 @@ def test_a_smaller_model_that_is_no_faster_is_not_taken(photographs, gpu, monkey
     found = str(plan_comparison(str(photographs), arms=ARMS, budget="12m", out="unused"))
     assert "input resolution 96, " in found
     assert "383,372 parameters" not in found
+
+
+def test_arms_of_equal_settings_whose_recipes_have_other_families_are_refused(photographs, tmp_path):
+    values = {"model": {"name": "vit_tiny_patch16_224"}, "optim": {"lr": 1e-3, "least_steps": 10}}
+    for name, families in (("one", {"families": "small"}), ("other", {})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**values, **families}))
+    given = dict.fromkeys(("optim.weight_decay", "optim.clip", "schedule.warmup"), 1.0)
+    arms = [f"{name}:=recipe={tmp_path / name}.yaml+lr=1e-3" for name in ("one", "other")]
+    with pytest.raises(ConfigError, match=r"have the same settings, but their recipes .* name other `families`"):
+        plan(photographs, None, arms=arms, settings=given, seeds=2)
