@@ -1,5 +1,7 @@
 """Rules on the machine: precision, compilation, CUDA graphs, kernels, workers and samples kept in memory."""
 
+import math
+
 from .decisions import Change, Rule
 from .facts import Facts, known
 from .schema import TrainConfig
@@ -76,11 +78,11 @@ def _resident(config: TrainConfig, facts: Facts) -> Change | None:
         return Change({}, why, stays=("data.resident",))
     limit = LIMIT / machine.processes
     train, val = (size <= limit for size in data.decoded)
-    sizes = [f"{size / 1e6:,.0f} MB" for size in data.decoded]
+    sizes = [f"take {size / 1e6:,.0f} MB decoded" if size < math.inf else "are a stream" for size in data.decoded]
     allowed = f"{limit / 1e6:,.0f} MB are allowed" + (" in each process" if machine.processes > 1 else "")
     if data.array is not None:
-        sizes[0], train = f"{sizes[0]} that are in memory already", True
-    why = f"decoded training images take {sizes[0]}, validation images {sizes[1]}; {allowed}"
+        sizes[0], train = f"{sizes[0]} and are in memory already", True
+    why = f"training images {sizes[0]}, validation images {sizes[1]}; {allowed}"
     if train and not val:
         return Change({}, f"{why}, so training images alone are kept", stays=("data.resident",))
     return Change({"data.resident": "always" if train else "validation" if val else "never"}, why)

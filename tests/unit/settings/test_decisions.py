@@ -1,5 +1,6 @@
 """Every value of a resolved run has a reason: a rule and a fact, without which it would be another."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import is_dataclass
@@ -289,6 +290,7 @@ def test_float16_is_not_captured():
         ((1 * GIB, GIB / 10), None, 4, "validation"),
         ((20 * GIB, GIB), None, 1, "validation"),
         ((30 * GIB, 3 * GIB), None, 1, "never"),
+        ((math.inf, GIB), None, 1, "validation"),  # a stream
         ((30 * GIB, GIB), (32, 3), 1, "always"),  # in memory as they are
         ((1 * GIB, 3 * GIB), None, 1, "auto"),  # training images alone: no value says so
         (None, None, 1, "auto"),  # masks and boxes
@@ -304,6 +306,7 @@ def test_images_are_kept_in_memory_where_they_fit(decoded, array, processes, kep
     assert config.data.resident == kept
     (one,) = record
     assert (one.setting, one.value) == ("data.resident", kept)
+    assert "inf" not in one.why
     assert decided_later(record, config) == ([one] if kept == "auto" else [])
 
 
