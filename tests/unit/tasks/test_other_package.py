@@ -81,8 +81,8 @@ def test_killed_run_of_another_task_ends_as_one_that_was_not(trained, tmp_path):
 
 @pytest.mark.slow
 def test_arms_of_another_task_are_compared_with_an_interval(tmp_path):
-    arms = ["--arm", "base", "--arm", "dim:weight=0.5", "--seeds", "3", "--epochs", "2"]
-    words = ["compare", "halves:five", *arms, *sets(), "--out", tmp_path / "comparison", "--device", "cpu", "--json"]
+    arms = ["--arm", "base", "--arm", "dim:weight=0.5", "--seeds", "3", "--set", "schedule.epochs=2"]
+    words = ["compare", "halves:five", *sets(), *arms, "--out", tmp_path / "comparison", "--device", "cpu", "--json"]
     done = saccade(*words)
     result = json.loads(done.stdout)
     assert result["metric"] == "relative"
