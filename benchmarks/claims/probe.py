@@ -5,8 +5,8 @@
 Of every finished run in WORK/<claim>/runs that has its weights, each claim whose file names `runs: <claim>` gets one
 array in OUT/<its name>/scores.npz: which test images the run still gets right under a change of the images (`score:
 centre_occlusion.S`, the share S of the area black, or `fgsm.E`, one step of E/255 along the gradient's sign, as in
-`saccade evaluate --robust`), or how evenly each layer attends (`score: entropy`, nats as a share of the bound, layers by
-the first 1,000 test images). Runs that the file has already are left out. In float32, without kernels.
+`saccade evaluate --robust`), or how evenly each layer attends (`score: entropy`, as a share of its bound, layers by the
+first 1,000 test images). Runs that the file has already are left out. In float32, without kernels.
 """
 
 import argparse
@@ -100,7 +100,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=250)
     parser.add_argument("--limit", type=int, help="test images, to try the script")
     args = parser.parse_args()
-    claims = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(HERE.glob("claims/*.yaml"))}
+    files = sorted(HERE.glob("claims/*.yaml"))
+    claims = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
     scores = {name: claim["score"] for name, claim in claims.items() if claim.get("runs") == args.runs}
     with np.load(args.data) as data:
         images, labels = data["x_test"][: args.limit], data["y_test"][: args.limit]
