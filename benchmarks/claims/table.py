@@ -198,7 +198,7 @@ def as_page() -> str:
             waiting.append((name, claim["claim"], found.verdict))
     chart = interval_chart(
         rows,
-        title="Difference in top-1 accuracy",
+        title="Difference in top-1 accuracy; for entropy, in its distance from the bound",
         x_label="points, right of zero is better",
         name_label="Claim",
         remark_label="Verdict",
