@@ -143,7 +143,11 @@ def decided_later(record: Sequence[Decision], config: TrainConfig) -> list[Decis
 def say_decision(one: Decision) -> str:
     """Return a decision in one line."""
     before = "" if _plain(one.value) == _plain(one.before) else f" (recipe: {_shown(one.before)})"
-    return f"{one.setting} = {_shown(one.value)}{before}; {one.who}, {one.rule}: {one.why}"
+    return f"{one.setting} = {_shown(one.value)}{before}; {_reason(one)}"
+
+
+def _reason(one: Decision) -> str:
+    return one.why if one.rule == one.who else f"{one.who}, {one.rule}: {one.why}"  # "you, you: given by you"
 
 
 def differing(reference: Sequence[Decision], own: Sequence[Decision]) -> list[tuple[Decision | None, Decision | None]]:
@@ -157,7 +161,7 @@ def differing(reference: Sequence[Decision], own: Sequence[Decision]) -> list[tu
 
 def say_who(one: Decision | None) -> str:
     """Return a value with who decided it; None stands for the recipe."""
-    return "the recipe's" if one is None else f"{_shown(one.value)} ({one.who}, {one.rule}: {one.why})"
+    return "the recipe's" if one is None else f"{_shown(one.value)} ({_reason(one)})"
 
 
 def write_decisions(folder: Path, record: Sequence[Decision]) -> None:

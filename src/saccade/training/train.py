@@ -24,7 +24,7 @@ from ..support.telling import saying
 from ..tasks.opening import TaskChoice, open_samples
 from .allowance import Allowance
 from .console import Console
-from .engine import torch_settings
+from .engine import free_memory, torch_settings
 from .finish import Trained, finish
 from .fitting import find_rate
 from .lifecycle import mark, refuse_if_training, restarted_run, run_lock
@@ -138,7 +138,10 @@ def train(
         (config, notes), run = find_rate(asked, given, record=record), None
     how: dict[str, Any] = {"overwrite": overwrite, "quiet": quiet, "notes": notes, "fitting": fitting}
     how["record"] = record
-    return train_config(config, run=run, out=out, given=names_of(given), **how)
+    try:
+        return train_config(config, run=run, out=out, given=names_of(given), **how)
+    finally:
+        free_memory()
 
 
 def train_config(

@@ -21,7 +21,7 @@ from ..settings.machine_rules import OF_MACHINE
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice
 from .console import Console
-from .engine import torch_settings
+from .engine import free_memory, torch_settings
 from .loop import Loop, TrainingError, Weights
 from .parallel import Alone
 from .resolve import resolve
@@ -166,8 +166,7 @@ def run_trial(
             loop.feed.close()
             parts.validation.close()
             del loop, parts
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+            free_memory()
     return _ended(run, ground.metric, started)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import rich.console
-import torch
 
 from ..data.open import Data
 from ..data.source import Stream
@@ -20,7 +19,7 @@ from ..support.durations import parse_duration, say_duration
 from ..support.files import write_text
 from ..support.wording import count_of
 from ..tasks.opening import TaskChoice, open_samples
-from ..training.engine import torch_settings
+from ..training.engine import free_memory, torch_settings
 from ..training.identity import starts_from
 from ..training.loop import Interrupted
 from ..training.pace import Pace, measure_pace
@@ -208,8 +207,7 @@ class _Search:
             found = measure_pace(*timed)
             if found.took < AGAIN * (self.until - time.monotonic()):  # the first measurement includes loading libraries
                 found = measure_pace(*timed)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory()
         return found
 
     def _say_plan(self, rungs: Sequence[Rung], axes: Sequence[Axis], target: TuningTarget) -> None:

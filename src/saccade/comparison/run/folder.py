@@ -138,9 +138,9 @@ def slug(name: str) -> str:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a run is finished and complete."""
+    """Whether a run is finished and has what is compared; its weights, which are not, may have been deleted."""
     run = Run(path)
-    return run.finished() and (run.scores_file.exists() or run.predictions_file.exists())
+    return (path / "summary.json").exists() and (run.scores_file.exists() or run.predictions_file.exists())
 
 
 def resumable(path: Path) -> Run | None:

@@ -21,6 +21,7 @@ from ...settings import TrainConfig, overlay
 from ...settings.decisions import Decision
 from ...support.files import read_record, write_text
 from ...training.allowance import Allowance, DeadlineExceeded
+from ...training.engine import free_memory
 from ...training.loop import Interrupted, TrainingError
 from ...training.pace import Pace, measure_pace
 from ...training.parallel import local_device
@@ -131,7 +132,7 @@ def main() -> int:
         write_text(Path(asked["answer"]), json.dumps(found))
         if found.get("kind") == "stopped":
             break
-        _let_go()  # while waiting for the next job
+        free_memory()  # while waiting for the next job
     return 0
 
 
@@ -153,13 +154,6 @@ def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
     except Exception as error:
         traceback.print_exc()
         return {"kind": "failed", "reason": str(error) or type(error).__name__}
-
-
-def _let_go() -> None:
-    """Free a run's memory."""
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
 
 
 def _say_to(log: Path) -> None:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from saccade.comparison.plan.arms import parse_arm
-from saccade.comparison.run.folder import Folder, config_hash, hold, resumable
+from saccade.comparison.run.folder import Folder, config_hash, hold, is_finished, resumable
 from saccade.runs.run import RunError
 from saccade.settings import overlay
 
@@ -81,6 +81,16 @@ def test_one_process_at_a_time_and_a_lock_is_let_go_of(tmp_path):
 def test_waiting_for_a_lock_ends(tmp_path):
     with hold(tmp_path / ".lock"), pytest.raises(RunError), hold(tmp_path / ".lock", wait=0.15):
         pass
+
+
+def test_a_run_is_finished_without_its_weights_but_not_without_its_scores(tmp_path):
+    assert not is_finished(tmp_path)
+    (tmp_path / "scores.safetensors").write_bytes(b"")
+    assert not is_finished(tmp_path)  # written before the summary
+    (tmp_path / "summary.json").write_text("{}")
+    assert is_finished(tmp_path)
+    (tmp_path / "scores.safetensors").unlink()
+    assert not is_finished(tmp_path)
 
 
 def test_what_is_left_of_a_run_without_a_state_is_removed(tmp_path):
