@@ -147,7 +147,7 @@ def say_decision(one: Decision) -> str:
 
 
 def _reason(one: Decision) -> str:
-    return one.why if one.rule == one.who else f"{one.who}, {one.rule}: {one.why}"  # "you, you: given by you"
+    return one.why if one.who == one.rule == "you" else f"{one.who}, {one.rule}: {one.why}"
 
 
 def differing(reference: Sequence[Decision], own: Sequence[Decision]) -> list[tuple[Decision | None, Decision | None]]:
