@@ -35,7 +35,7 @@ def test_a_plan_tells_size_length_time_and_who_decided_and_trains_nothing(tmp_pa
         "one H200",
         "data.img_size = 28",
         "optim.lr = 0.000125 (recipe: 0.002); set, few-samples: 64 training samples",
-        "data.train_limit = 64 (recipe: null); you",
+        "data.train_limit = 64 (recipe: null); given by you",
     ):
         assert part in told, told
     assert list(tmp_path.iterdir()) == []
