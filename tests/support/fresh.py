@@ -2,10 +2,12 @@
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ _fresh.set_forkserver_preload(["saccade.cli", "saccade.commands.train", "saccade
 
 
 def start(work: Callable[..., Any], *args: Any, log: Path, **environment: str) -> BaseProcess:
-    """Start a process that does some work, whose result is its exit status, and prints to a file.
+    """Start a process that does some work in a session of its own, and prints to a file.
 
     Args:
+        work: its result is the exit status.
         environment: variables besides the present ones; packages on PYTHONPATH are found.
     """
     log.touch()
@@ -29,10 +32,11 @@ def start(work: Callable[..., Any], *args: Any, log: Path, **environment: str) -
 
 
 def run(work: Callable[..., Any], *args: Any, log: Path, **environment: str) -> int:
-    """Do some work in a process of its own, and return its exit status."""
+    """Do some work in a process of its own, and return its exit status; processes that it leaves behind are ended."""
     process = start(work, *args, log=log, **environment)
     process.join(timeout=1800)
-    process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.join()
     return int(process.exitcode or 0)
 
@@ -64,6 +68,7 @@ def command(words: list[str]) -> int:
 
 
 def _work(work: Callable[..., Any], args: tuple[Any, ...], log: Path, environment: dict[str, str]) -> None:
+    os.setsid()
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(out, stream)
