@@ -34,7 +34,7 @@ browser:
 	@sh tests/browser/setup.sh
 
 test: lint browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: env browser
 	$(BIN)/pytest -m slow

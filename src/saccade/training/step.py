@@ -69,7 +69,10 @@ class Step:
 
     def _train_step(self, batch: Batch, *, strong: bool) -> None:
         """Train on a batch; if kernels fail in one of the first steps, they are disabled and the step is repeated."""
-        if self.world.size > 1:  # `_wrap_ddp` has tried them: one process alone cannot repeat a step
+        if self.sharded:  # weights are gathered in each step, so that no process can try the kernels alone
+            with self.guard.named_in_errors():
+                self._run_or_replay(batch, strong=strong)
+        elif self.world.size > 1:  # `_wrap_ddp` has tried them: one process alone cannot repeat a step
             self._run_or_replay(batch, strong=strong)
         else:
             kind = (strong, *(value.shape for value in batch.values()))

@@ -10,6 +10,8 @@ from saccade.settings.decisions import latest, read_decisions
 from saccade.training.train import train
 from support.training import TINY, tiny
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 
 def test_a_plan_tells_size_length_time_and_who_decided_and_trains_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """A setting that a user gives is read by the run or refused: for every setting there is, in trainings of every kind."""
 
 import dataclasses
+import functools
 import re
 import sys
 import typing
@@ -145,6 +146,7 @@ def read(runs, tmp_path_factory):
     return found
 
 
+@functools.cache
 def other_values(name: str) -> list[Any]:
     """Return values of a setting that are not its default, by what it takes."""
     default = flatten(TrainConfig())[name]

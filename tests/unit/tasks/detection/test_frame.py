@@ -145,7 +145,7 @@ def compare_with_file(predictions, folder, whole, numbers):
 @pytest.fixture(scope="module")
 def trained(drawn, tmp_path_factory):
     settings = {
-        "model.head": "mask_rcnn:width=32,hidden=64,sampled=64,proposals=100",
+        "model.head": "mask_rcnn:width=16,hidden=32,sampled=32,proposals=50",
         "keep.ema": None,
         "data.workers": 0,
         "schedule.warmup": 0,
@@ -154,7 +154,7 @@ def trained(drawn, tmp_path_factory):
         "augment.jitter": 0.0,
     }
     return saccade.train(
-        str(drawn[0]), task="detect:least=0.01", model="resnet10t", epochs=45, batch_size=2, lr=3e-3, img_size=SIDE,
+        str(drawn[0]), task="detect:least=0.01", model="resnet10t", epochs=30, batch_size=2, lr=3e-3, img_size=SIDE,
         out=tmp_path_factory.mktemp("trained") / "run", device="cpu", settings=settings, quiet=True,
     )  # fmt: skip
 
