@@ -33,8 +33,10 @@ lint: env
 browser:
 	@sh tests/browser/setup.sh
 
+# Processes that tests start read the modules' compiled code, also where a machine is set not to keep it.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: lint browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: env browser
 	$(BIN)/pytest -m slow

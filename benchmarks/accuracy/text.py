@@ -70,12 +70,14 @@ def tune(args: argparse.Namespace) -> None:
         for number, trial in enumerate(trials(head))
         if {"set": name, "head": head, **trial} not in known
     ]
-    # The longest first; a process does several trials, since it takes a while to begin.
-    with ProcessPoolExecutor(args.parallel, mp_context=multiprocessing.get_context("spawn")) as pool:
+    # The longest first.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.parallel, mp_context=spawn, max_tasks_per_child=1) as pool:
         for done in as_completed([pool.submit(try_out, job) for job in jobs]):
             found.append(done.result())
             write(args.out / "tuned.json", {"trials": found})  # a limit may end it any time
-    found.sort(key=lambda one: (one["set"], HEADS.index(one["head"]), one["lr"], one["batch_size"], one["plugin"] or ""))
+    order = [(name, head, trial) for name in SETS for head in HEADS for trial in trials(head)]
+    found.sort(key=lambda one: order.index((one["set"], one["head"], {key: one[key] for key in order[0][2]})))
     best = {name: {head: _best(found, name, head) for head in HEADS} for name in SETS}
     write(args.out / "tuned.json", {"trials": found, "best": best})
 

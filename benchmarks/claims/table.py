@@ -26,6 +26,7 @@ ALPHA = 0.05
 SAMPLES = 10_000  # of the test set, where the claim's file names no others
 FEWEST = 5  # seeds that all arms must have finished before anything is computed
 MOST_SEEDS = 10_000  # as good as any number
+LAYERS = {"all": "all layers", "deep": "last four layers less the first four"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Compared:
         margin: None, or the largest difference of arms that are as good as each other.
         scores: mean accuracy of the two arms, the one that is to be better first.
         difference: between them.
+        what: is compared, if it is no accuracy.
     """
 
     better: str
@@ -45,6 +47,7 @@ class Compared:
     margin: float | None
     scores: tuple[float, float]
     difference: Difference
+    what: str = ""
 
     @property
     def verdict(self) -> str:
@@ -93,15 +96,22 @@ def level_of(claim: dict[str, Any]) -> float:
 
 
 def read_scores(name: str, samples: int) -> dict[str, dict[int, np.ndarray]]:
-    """Return which test samples each run of a claim got right, by arm and seed."""
+    """Return by arm and seed which test samples each run of a claim got right, or its entropy, layers by samples."""
     file, found = HERE / "results" / name / "scores.npz", dict[str, dict[int, np.ndarray]]()
     if file.exists():
         with np.load(file) as runs:
             for key in runs.files:
                 arm, seed = key.split("/")
-                right = np.unpackbits(runs[key])[:samples].astype(bool)
-                found.setdefault(arm.rpartition("-")[0], {})[int(seed.removeprefix("seed-"))] = right
+                scores = runs[key] if runs[key].ndim == 2 else np.unpackbits(runs[key])[:samples].astype(bool)
+                found.setdefault(arm.rpartition("-")[0], {})[int(seed.removeprefix("seed-"))] = scores
     return found
+
+
+def sparsity(entropy: np.ndarray, layers: str) -> np.ndarray:
+    """Return how far entropy, a share of its bound, lies below it: the layers' mean, or deep layers less early ones."""
+    below = 1 - entropy.astype(np.float64)
+    half = len(below) // 2
+    return below.mean(0) if layers == "all" else below[-half:].mean(0) - below[:half].mean(0)
 
 
 def evaluate(name: str, claim: dict[str, Any]) -> Found:
@@ -115,11 +125,15 @@ def evaluate(name: str, claim: dict[str, Any]) -> Found:
         return Found(seeds, asked.get("seeds", 0))
     compared = []
     for one in decides:
-        first, second = (np.stack([arms[one[which]][seed] for seed in seeds]) for which in ("better", "than"))
+        both = [[arms[one[which]][seed] for seed in seeds] for which in ("better", "than")]
+        if "layers" in one:
+            both = [[sparsity(run, one["layers"]) for run in runs] for runs in both]
+        first, second = map(np.stack, both)
         difference = paired_difference(second, first, level=level_of(claim))
         scores = (float(first.mean()), float(second.mean()))
-        compared.append(Compared(one["better"], one["than"], one.get("margin"), scores, difference))
-    return Found(seeds, asked["seeds"], tuple(compared))
+        what = f" ({LAYERS[one['layers']]})" if "layers" in one else ""
+        compared.append(Compared(one["better"], one["than"], one.get("margin"), scores, difference, what))
+    return Found(seeds, asked.get("seeds", len(seeds)), tuple(compared))
 
 
 def minutes(name: str) -> float:
@@ -142,20 +156,22 @@ def as_table() -> str:
     head = ("claim", "the paper's figure", "ours", "difference, points", "could find", "verdict", "minutes")
     lines, notes, waiting = [f"| {' | '.join(head)} |", "| --- | --- | --- | --- | --: | --- | --: |"], [], []
     for name, claim in read_claims().items():
-        found, said = evaluate(name, claim), warnings(name)
+        found, said = evaluate(name, claim), warnings(claim.get("runs", name))
         if not found.seeds:
             waiting.append(f"| {_link(name)}: {claim['claim']} | {claim['figure']} | {claim['minutes']} |")
             continue
         ours = change = could = ""
         for one in found.compared:
             better, than = one.scores
-            ours = f"{100 * than:.2f} {one.than}, {100 * better:.2f} {one.better}, {len(found.seeds)} seeds"
+            ours = f"{100 * than:.2f} {one.than}, {100 * better:.2f} {one.better}, {len(found.seeds)} seeds{one.what}"
             change = (
                 f"{100 * one.difference.mean:+.2f} [{100 * one.difference.low:+.2f}, {100 * one.difference.high:+.2f}]"
             )
             change += f" at {100 * one.difference.level:.4g} %"
-            floor = plan_detectable(MOST_SEEDS, claim.get("samples", SAMPLES), than, level=level_of(claim))
-            could = f"{100 * one.difference.detectable:.2f} (planned floor {100 * floor:.2f})"
+            could = f"{100 * one.difference.detectable:.2f}"
+            if one.difference.right_or_wrong:
+                floor = plan_detectable(MOST_SEEDS, claim.get("samples", SAMPLES), than, level=level_of(claim))
+                could += f" (planned floor {100 * floor:.2f})"
             verdict = f"{one.verdict}{', with warnings' if said else ''}"
             row = (f"{_link(name)}: {claim['claim']}", claim["figure"], ours, change, could, verdict)
             lines.append(f"| {' | '.join(row)} | {minutes(name):.0f} |")
@@ -172,15 +188,17 @@ def as_page() -> str:
     rows, waiting = [], []
     for name, claim in read_claims().items():
         found = evaluate(name, claim)
-        doubt = ", with warnings" if warnings(name) else ""
+        doubt = ", with warnings" if warnings(claim.get("runs", name)) else ""
         for one in found.compared:
             ends = (100 * end for end in (one.difference.low, one.difference.mean, one.difference.high))
-            rows.append(Interval(f"{name}: {one.better} against {one.than}", *ends, remark=f"{one.verdict}{doubt}"))
+            rows.append(
+                Interval(f"{name}: {one.better} against {one.than}{one.what}", *ends, remark=f"{one.verdict}{doubt}")
+            )
         if not found.compared:
             waiting.append((name, claim["claim"], found.verdict))
     chart = interval_chart(
         rows,
-        title="Difference in top-1 accuracy",
+        title="Difference in top-1 accuracy; for entropy, in its distance from the bound",
         x_label="points, right of zero is better",
         name_label="Claim",
         remark_label="Verdict",
@@ -204,6 +222,12 @@ def _waiting(rows: list[str]) -> list[str]:
 
 
 def _notes(name: str, claim: dict[str, Any], found: Found, said: list[str]) -> list[str]:
+    if "runs" in claim:
+        command = f"python benchmarks/claims/probe.py --work WORK --data DATA/{claim['data']} --runs {claim['runs']}"
+        return [
+            f"- {name}: {_overall(found)}`{claim['score']}` of the models of {claim['runs']}.",
+            f"  Command: `{command}`.",
+        ]
     text = [f"- {name}: {claim['host']}. Data: `{claim['compare']['data']}`. Published: {claim['published']}."]
     results = f"../benchmarks/claims/results/{name}"
     if found.compared:

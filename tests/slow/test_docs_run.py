@@ -1,6 +1,6 @@
 """Every command and example of the documents and of the recipes' headers is run, in its smallest form.
 
-What each took is printed. Stand-ins are in `support/stand_ins.py`, how commands are made short in `support/walking.py`.
+What each took is printed. Stand-ins are in `support/stand_ins.py`, shorter commands are made in `support/smallest.py`.
 """
 
 import re

@@ -53,9 +53,9 @@ def colourful(folder: Path, *, count: int = 24) -> list[Path]:
 
 
 def trained_run(folder: Path, listed: Path) -> Path:
-    """Train a model so small that it takes a second on a list that `colourful` wrote; its columns say the task."""
-    settings = tiny(data__img_size=16, data__workers=0)
-    saccade.train(str(listed), epochs=1, out=folder, settings=settings, quiet=True)
+    """Train a ViT of one block, which is traced in moments, on a list of `colourful`, whose columns say the task."""
+    settings = tiny(data__img_size=16, data__workers=0, model__options=TINY)
+    saccade.train(str(listed), model="vit_tiny_patch16_224", epochs=1, out=folder, settings=settings, quiet=True)
     return folder
 
 

@@ -31,18 +31,18 @@ def make_tokenizer(*, special=True, vocabulary=None):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=32, **tokens)
 
 
-def make_model(folder, kind="bert", *, vocabulary=None, vocab_size=None):
+def make_model(folder, kind="bert", *, vocabulary=None, vocab_size=None, layers=2):
     """Write a tiny random model with its tokenizer, as `save_pretrained` does."""
     transformers.set_seed(0)
-    count = vocab_size or len(vocabulary or WORDS)
+    count, size = vocab_size or len(vocabulary or WORDS), {**SIZE, "num_hidden_layers": layers}
     if kind == "gpt":
-        config = transformers.OpenAIGPTConfig(n_embd=16, n_layer=2, n_head=2, n_positions=32, vocab_size=count)
+        config = transformers.OpenAIGPTConfig(n_embd=16, n_layer=layers, n_head=2, n_positions=32, vocab_size=count)
         model = transformers.OpenAIGPTModel(config)
     elif kind == "llama":
-        config = transformers.LlamaConfig(vocab_size=count, max_position_embeddings=32, num_key_value_heads=1, **SIZE)
+        config = transformers.LlamaConfig(vocab_size=count, max_position_embeddings=32, num_key_value_heads=1, **size)
         model = transformers.LlamaModel(config)
     else:
-        model = transformers.BertModel(transformers.BertConfig(vocab_size=count, max_position_embeddings=32, **SIZE))
+        model = transformers.BertModel(transformers.BertConfig(vocab_size=count, max_position_embeddings=32, **size))
     model.save_pretrained(folder)
     make_tokenizer(special=kind == "bert", vocabulary=vocabulary).save_pretrained(folder)
     return folder

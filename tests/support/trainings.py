@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+
+from .fresh import run
 
 TINY = {"dims": [8, 16], "depths": [1, 1], "pattern": ["G", "A"], "num_slots": 4, "num_heads": [2, 2]}
 EVERYTHING = {
@@ -87,11 +88,9 @@ def kill_plan(count: int, seed: int) -> list[tuple[str, int]]:
 
 def train_with_kills(out: Path, data: Path | str, values: dict[str, Any], kills: list[tuple[str, int]]) -> list[int]:
     """Train in child processes, each killed at its moment and followed by one that resumes; return exit statuses."""
-    spec = {"out": str(out), "data": str(data), "settings": values, "kills": kills}
-    command = [sys.executable, __file__, json.dumps(spec)]
-    told = out.with_name(f"{out.name}.txt")
-    with open(told, "w") as file:  # a pipe would stay open as long as the readers that a killed process leaves behind
-        subprocess.run(command, stdout=file, stderr=file, env=environment(), check=False)
+    told = out.with_name(f"{out.name}.txt")  # a pipe would stay open as long as the readers that a killed one leaves
+    status = run(_train_until_done, out, str(data), values, kills, log=told)
+    assert status == 0, told.read_text()[-4000:]
     return json.loads(told.read_text().splitlines()[-1])
 
 
@@ -99,20 +98,19 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | more
 
 
-def _main() -> None:
-    """Fork one child a death, so that the imports are paid once; then one that lives."""
+def _train_until_done(out: Path, data: str, values: dict[str, Any], kills: list[tuple[str, int]]) -> None:
+    """Fork one child a death; then one that lives."""
     from saccade.training.train import train
 
     torch.set_num_threads(1)
-    spec = json.loads(sys.argv[1])
-    out, statuses = Path(spec["out"]), []
-    for kill in [*spec["kills"], None]:
+    statuses = []
+    for kill in [*kills, None]:
         child = os.fork()
         if not child:
             if kill is not None:
                 _die_at(*kill)
             begun = (out / "config.yaml").exists()
-            how = {"resume": out} if begun else {"out": out, "data": spec["data"], "settings": spec["settings"]}
+            how = {"resume": out} if begun else {"out": out, "data": data, "settings": values}
             status = 1
             try:
                 train(quiet=True, **how)
@@ -123,7 +121,7 @@ def _main() -> None:
                     sys.stderr.flush()
                 os._exit(status)
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    print(json.dumps(statuses))
+    print(json.dumps(statuses), flush=True)
 
 
 def _die_at(what: str, number: int) -> None:
@@ -178,7 +176,3 @@ def _die_at(what: str, number: int) -> None:
     else:
         left[0] = 1
         after(Run, "append")
-
-
-if __name__ == "__main__":
-    _main()

@@ -76,7 +76,7 @@ def flags(parser: ArgumentParser) -> None:
         metavar="N",
         help="random seed for the subset, the perturbations and the bootstrap",
     )
-    parser.add_argument("--device", default="cpu", help=f"{DEVICE}; with --folds, GPUs are used if available")
+    parser.add_argument("--device", help=f"{DEVICE} (default: cpu; with --folds, GPUs if available)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help=BATCH_SIZE)
     parser.add_argument("--workers", type=int, default=0, metavar="N", help=WORKERS)
     parser.add_argument(
@@ -115,7 +115,7 @@ def run(args: Args) -> int:
         from ..building.averaging import average_weights
 
         args.runs.append(str(average_weights(args.runs, Path(out).with_name("averaged.safetensors"))))
-    given = args.given_to(run_evaluation, out=out, epsilons=args.epsilon or EPSILONS)
+    given = args.given_to(run_evaluation, out=out, epsilons=args.epsilon or EPSILONS, device=args.device or "cpu")
     result = run_evaluation(args.runs, args.data, **given)
     print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return 0
@@ -128,7 +128,6 @@ def _over_folds(args: Args) -> int:
     args.refuse_others("with --folds", cross_validate, "runs", "json")
     if len(args.runs) > 1:
         raise ConfigError("--folds takes a single run; compare several with saccade compare --folds")
-    device = None if args.device == "cpu" else args.device
-    result = cross_validate(args.runs[0], **args.given_to(cross_validate, device=device))
+    result = cross_validate(args.runs[0], **args.given_to(cross_validate))
     print(result.to_json() if args.json else result.to_markdown())
     return 0

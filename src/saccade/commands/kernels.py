@@ -22,7 +22,7 @@ def run(args: Args) -> None:
 
     from ..kernels.apply import unavailable
     from ..kernels.switch import VARIABLE, chosen
-    from ..kernels.table import KERNELS, names
+    from ..kernels.table import COMPILING_ON_CPU, KERNELS, names
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     on = chosen("auto", names())
@@ -39,8 +39,9 @@ def run(args: Args) -> None:
         }
         row |= {"gain": kernel.gain, "record": kernel.record, "workaround": kernel.workaround}
         rows.append(row | {"used": here is None, "reason": here})
+    compiling = COMPILING_ON_CPU if device == "cpu" else None
     if args.json:
-        print(json.dumps({"device": device, "kernels": rows}, indent=2))
+        print(json.dumps({"device": device, "kernels": rows, "compiling": compiling}, indent=2))
         return
     if not rows:
         print(f"no kernel applies: everything runs in plain PyTorch on {device}")
@@ -53,3 +54,5 @@ def run(args: Args) -> None:
         gain = row["gain"] or ("works around a compiler bug" if row["workaround"] else "gain not measured")
         table.add_row(row["name"], f"{row['does']}; {gain}", status)
     Console().print(table)
+    if compiling:
+        Console().print(compiling, markup=False, highlight=False)

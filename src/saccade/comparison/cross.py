@@ -18,6 +18,7 @@ from ..statistics.macro import macro_values
 from ..statistics.paired import from_differences
 from ..support.files import write_text
 from ..tasks.metric import GROUP, MetricSpec
+from ..training.resumed import reopened_config
 from .conclude.evidence import Evidence, common_places, per_sample
 from .plan.folds import FoldAssignment
 from .plan.planning import Planner
@@ -117,7 +118,7 @@ def cross_validate(
     """
     path, given, recipe = Path(run).expanduser(), dict(settings or {}), str(run)
     if path.is_dir():
-        config = Run.open(path).config()
+        config = reopened_config(Run.open(path), [])
         recipe = config.recipe or "small"
         aside = ("seed", "recipe", "data.path", "data.fold", "data.folds", "engine.device")
         given = {name: value for name, value in flatten(config).items() if name not in aside} | given

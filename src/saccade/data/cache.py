@@ -19,7 +19,6 @@ from .loader import TRIES, note_bad, replacement, too_many_bad
 from .reading import in_threads, read_all
 from .source import Source
 
-LIMIT = 2 * 2**30  # bytes that cached images may take with data.resident=auto
 SAMPLED = 16  # images from which the size of all is estimated
 
 

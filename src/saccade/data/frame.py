@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .framing import Encoded, fitted
 
-PIXELS = 2**22  # most pixels of images that are processed at once, unless a single one has more
+PIXELS = 2**22  # most pixels of images that a CPU processes at once, unless a single one has more
+ON_GPU = 4  # times as many on a GPU, which waits for the calls
 
 
 def own_boxes(boxes: Tensor, size: tuple[int, int], canvas: tuple[int, int]) -> Tensor:
@@ -55,18 +56,23 @@ def pad_runs(samples: Sequence[Encoded]) -> list[Encoded]:
     return padded
 
 
-def strips(rows: int, pixels: int) -> Iterator[slice]:
-    """Yield parts of the rows of images that fit in memory, for so many pixels a row."""
-    step = max(PIXELS // max(pixels, 1), 1)
+def strips(rows: int, pixels: int, device: torch.device | None = None) -> Iterator[slice]:
+    """Yield parts of the rows of images that fit in memory, for so many pixels a row, on a device or the CPU."""
+    step = max(at_once(device) // max(pixels, 1), 1)
     for top in range(0, rows, step):
         yield slice(top, min(top + step, rows))
 
 
-def by_size(sizes: Tensor) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    """Yield the sizes of a batch, B, 2, each with the indices of some of its images, as many as fit in memory."""
+def at_once(device: torch.device | None) -> int:
+    """Return how many pixels a device, or the CPU, processes at once."""
+    return PIXELS if device is None or device.type == "cpu" else ON_GPU * PIXELS
+
+
+def by_size(sizes: Tensor, device: torch.device | None = None) -> Iterator[tuple[tuple[int, int], Tensor]]:
+    """Yield the sizes of a batch, B, 2, each with the indices of some of its images, as many as a device can hold."""
     found: dict[tuple[int, int], list[int]] = {}
     for place, (height, width) in enumerate(sizes.tolist()):
         found.setdefault((height, width), []).append(place)
     for size, places in found.items():
-        for some in torch.tensor(places).split(max(PIXELS // math.prod(size), 1)):
+        for some in torch.tensor(places).split(max(at_once(device) // math.prod(size), 1)):
             yield size, some

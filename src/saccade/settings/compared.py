@@ -2,18 +2,13 @@
 
 from .changes import overlay
 from .decisions import Change, Rule, between
-from .facts import ComparedFacts, Facts
+from .facts import Facts, known
 from .schema import TrainConfig
 from .strength import scale_augmentation_to_epochs
 
 
-def _compared(facts: Facts) -> ComparedFacts:
-    assert facts.compared is not None
-    return facts.compared
-
-
 def _seeds(config: TrainConfig, facts: Facts) -> Change | None:
-    run = _compared(facts)
+    run = known(facts.compared)
     if run.seed is None:
         return None
     place = {} if run.fold is None else {"data.fold": run.fold, "data.split_seed": config.data.split_seed + run.repeat}
@@ -22,7 +17,7 @@ def _seeds(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _validate_seldom(config: TrainConfig, facts: Facts) -> Change | None:
-    run = _compared(facts)
+    run = known(facts.compared)
     if run.every is None:
         return None
     why = f"validation on {run.validated:,} samples after every epoch would take too long"
@@ -30,7 +25,7 @@ def _validate_seldom(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
-    longest = _compared(facts).longest
+    longest = known(facts.compared).longest
     if longest is None:
         return None
     why = f"{longest} epochs; short runs train better with less augmentation, and all arms are augmented alike"
@@ -38,7 +33,7 @@ def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _tune(config: TrainConfig, facts: Facts) -> Change | None:
-    tuned = _compared(facts).tuned
+    tuned = known(facts.compared).tuned
     if tuned is None:
         return None
     best = ", ".join(f"{name}={value}" for name, value in tuned.items())
@@ -46,7 +41,7 @@ def _tune(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _shortened(config: TrainConfig, facts: Facts) -> Change | None:
-    epochs = _compared(facts).epochs
+    epochs = known(facts.compared).epochs
     why = f"only {epochs} epochs fit, since runs took longer than planned"
     return None if epochs is None else Change({"schedule.epochs": epochs}, why)
 

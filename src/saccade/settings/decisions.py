@@ -18,11 +18,17 @@ WHO = ("recipe", "family", "you", "model", "task", "set", "machine", "budget")  
 
 
 class Change(NamedTuple):
-    """Settings by dotted name, and why they are set; a remark is printed when a run begins."""
+    """Settings by dotted name, and why they are set.
+
+    Attributes:
+        remark: printed when a run begins.
+        stays: settings that keep their value, since what decides them is known only later: `why` says what and when.
+    """
 
     values: Mapping[str, Any]
     why: str
     remark: str = ""
+    stays: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ def decide(
         changed = put(config, change.values)
         if record is not None:
             record += decisions_between(config, changed, who=rule.who, rule=rule.name, why=change.why)
+            kept = flatten(config)
+            record += [Decision(name, kept[name], kept[name], rule.who, rule.name, change.why) for name in change.stays]
         if remarks is not None and change.remark:
             remarks.append(change.remark)
         config = changed
@@ -127,9 +135,19 @@ def beside_recipe(record: Sequence[Decision], config: TrainConfig) -> list[Decis
     return sorted(changed, key=lambda one: order.index(one.setting))
 
 
+def decided_later(record: Sequence[Decision], config: TrainConfig) -> list[Decision]:
+    """Return the decisions that are made when training starts: their settings keep their value until then."""
+    return [one for one in latest(record, config).values() if _plain(one.value) == _plain(one.before)]
+
+
 def say_decision(one: Decision) -> str:
     """Return a decision in one line."""
-    return f"{one.setting} = {_shown(one.value)} (recipe: {_shown(one.before)}); {one.who}, {one.rule}: {one.why}"
+    before = "" if _plain(one.value) == _plain(one.before) else f" (recipe: {_shown(one.before)})"
+    return f"{one.setting} = {_shown(one.value)}{before}; {_reason(one)}"
+
+
+def _reason(one: Decision) -> str:
+    return one.why if one.who == one.rule == "you" else f"{one.who}, {one.rule}: {one.why}"
 
 
 def differing(reference: Sequence[Decision], own: Sequence[Decision]) -> list[tuple[Decision | None, Decision | None]]:
@@ -143,7 +161,7 @@ def differing(reference: Sequence[Decision], own: Sequence[Decision]) -> list[tu
 
 def say_who(one: Decision | None) -> str:
     """Return a value with who decided it; None stands for the recipe."""
-    return "the recipe's" if one is None else f"{_shown(one.value)} ({one.who}, {one.rule}: {one.why})"
+    return "the recipe's" if one is None else f"{_shown(one.value)} ({_reason(one)})"
 
 
 def write_decisions(folder: Path, record: Sequence[Decision]) -> None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+Fact = TypeVar("Fact")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class SetFacts:
     array: tuple[int, int] | None = None  # side and channels of images in memory
     measured: tuple[list[float], list[float]] | None = None  # mean and deviation of these
     largest: int | None = None  # side up to which the task trains whole images at their own size
+    decoded: tuple[float, float] | None = None  # bytes of training and validation images in memory; None: unknown
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,13 @@ class MachineFacts:
 
     gpu: bool
     cores: int
+    processes: int = 1  # that train together
+    kernels: str = ""  # that the environment names, see `saccade kernels`
+
+    @property
+    def kind(self) -> str:
+        """What trains: GPU or CPU."""
+        return "GPU" if self.gpu else "CPU"
 
 
 @dataclass(frozen=True)
@@ -116,3 +126,9 @@ class Facts:
     compared: ComparedFacts | None = None
     resumed: bool = False  # it keeps its model, even if its initial weights now describe another one
     filled: bool = False  # the settings were resolved before
+
+
+def known(fact: Fact | None) -> Fact:
+    """Return a fact that a rule needs, see `Rule.needs`."""
+    assert fact is not None
+    return fact

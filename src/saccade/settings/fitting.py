@@ -1,8 +1,9 @@
 """Rules on facts: the dataset, the model and its weights, the machine and the time."""
 
 from .decisions import Change, Rule, between
-from .facts import Facts, MachineFacts, ModelFacts, SetFacts, TimeFacts
+from .facts import Facts, known
 from .families import family_of
+from .machine_rules import MACHINE_RULES
 from .schema import TrainConfig
 from .sizes import (
     batch_for,
@@ -18,72 +19,51 @@ from .sizes import (
 from .strength import scale_augmentation_to_epochs
 
 
-def _data(facts: Facts) -> SetFacts:
-    assert facts.data is not None
-    return facts.data
-
-
-def _model(facts: Facts) -> ModelFacts:
-    assert facts.model is not None
-    return facts.model
-
-
-def _time(facts: Facts) -> TimeFacts:
-    assert facts.time is not None
-    return facts.time
-
-
-def _machine(facts: Facts) -> MachineFacts:
-    assert facts.machine is not None
-    return facts.machine
-
-
 def _tried_rate(config: TrainConfig, facts: Facts) -> Change | None:
-    tried = facts.tried
-    assert tried is not None
+    tried = known(facts.tried)
     values = {"optim.lr": tried.lr, "optim.batch_size": tried.batch_size, "optim.least_steps": None}
     return Change(values, tried.why)
 
 
 def _smaller_model(config: TrainConfig, facts: Facts) -> Change | None:
-    time = _time(facts)
+    time = known(facts.time)
     return (
         None if time.options is None else Change({"model.options": {**config.model.options, **time.options}}, time.slow)
     )
 
 
 def _smaller_images(config: TrainConfig, facts: Facts) -> Change | None:
-    time = _time(facts)
+    time = known(facts.time)
     return None if time.img_size is None else Change({"data.img_size": time.img_size}, time.slow)
 
 
 def _epochs_in_time(config: TrainConfig, facts: Facts) -> Change:
-    time = _time(facts)
+    time = known(facts.time)
     why = f"{time.epochs} epochs take {time.pace}; the time budget is {time.limit}"
     return Change({"schedule.epochs": time.epochs, "schedule.steps": None}, why)
 
 
 def _task_of_set(config: TrainConfig, facts: Facts) -> Change | None:
-    task = _data(facts).task
+    task = known(facts.data).task
     return None if config.task else Change({"task": task}, f"the dataset is laid out for the task {task}")
 
 
 def _full_name(config: TrainConfig, facts: Facts) -> Change | None:
-    model = _model(facts)
+    model = known(facts.model)
     if config.model.name not in (model.requested, model.name):
         return None
     return Change({"model.name": model.name}, f"the full name of {model.requested}")
 
 
 def _size_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
-    weights = _model(facts).weights
-    if config.data.img_size or weights is None or _data(facts).largest is not None:
+    weights = known(facts.model).weights
+    if config.data.img_size or weights is None or known(facts.data).largest is not None:
         return None
     return Change({"data.img_size": weights.img_size}, f"the weights were trained at {weights.img_size} pixels")
 
 
 def _size_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
-    array = _data(facts).array
+    array = known(facts.data).array
     if config.data.img_size or array is None:
         return None
     return Change({"data.img_size": array[0]}, f"the images in memory have {array[0]} pixels")
@@ -92,7 +72,7 @@ def _size_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
 def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
     if config.data.img_size:
         return None
-    data, model = _data(facts), _model(facts)
+    data, model = known(facts.data), known(facts.model)
     if model.side is None:
         return None
     seen = "the image size is unknown" if data.side is None else f"images of about {data.side} pixels"
@@ -101,7 +81,7 @@ def _size_of_files(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _size_of_whole(config: TrainConfig, facts: Facts) -> Change | None:
-    data, gpu = _data(facts), _machine(facts).gpu
+    data, gpu = known(facts.data), known(facts.machine).gpu
     if config.data.img_size or data.largest is None or data.longer is None or data.side is None:
         return None
     own_side = resized_side(data.side, data.longer, data.longest)
@@ -114,7 +94,7 @@ def _size_of_whole(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _large_images(config: TrainConfig, facts: Facts) -> Change | None:
-    side, largest = config.data.img_size, _data(facts).largest
+    side, largest = config.data.img_size, known(facts.data).largest
     if config.optim.least_steps is None or side is None or largest is None or side <= largest:
         return None
     batch = batch_of_large(config.optim.batch_size, side, largest)
@@ -124,7 +104,7 @@ def _large_images(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _cpu_head(config: TrainConfig, facts: Facts) -> Change | None:
-    head, gpu = config.model.cpu_head, _machine(facts).gpu
+    head, gpu = config.model.cpu_head, known(facts.machine).gpu
     if head is None:
         return None
     if gpu:
@@ -142,20 +122,20 @@ def _scale(found: tuple[list[float], list[float]] | None, config: TrainConfig, w
 
 
 def _scale_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
-    model = _model(facts)
+    model = known(facts.model)
     found = None if model.weights is None else (model.weights.mean, model.weights.std)
     return _scale(found, config, f"normalisation that the weights of {model.name} were trained with")
 
 
 def _scale_of_arrays(config: TrainConfig, facts: Facts) -> Change | None:
-    data = _data(facts)
+    data = known(facts.data)
     return _scale(
         data.measured, config, f"measured on {data.samples:,} training images" if data.samples else "measured"
     )
 
 
 def _scale_of_model(config: TrainConfig, facts: Facts) -> Change | None:
-    model = _model(facts)
+    model = known(facts.model)
     found = None if model.side is None else (model.mean, model.std)
     return _scale(found, config, f"normalisation of {model.name}")
 
@@ -164,7 +144,7 @@ def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
     least = config.optim.least_steps
     if least is None:
         return None
-    samples, family = _data(facts).samples, family_of(config.recipe, _model(facts).name)
+    samples, family = known(facts.data).samples, family_of(config.recipe, known(facts.model).name)
     batch, rate = batch_for(config, samples, few_rate=None if family is None else family.few_rate)
     why = (
         f"{samples:,} training samples; an epoch has {least} steps or more"
@@ -175,7 +155,7 @@ def _few_samples(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _epochs_of_steps(config: TrainConfig, facts: Facts) -> Change | None:
-    steps, samples, batch = config.schedule.steps, _data(facts).samples, config.optim.batch_size
+    steps, samples, batch = config.schedule.steps, known(facts.data).samples, config.optim.batch_size
     if steps is None:
         return None
     epochs = epochs_for(config, samples, batch)
@@ -184,15 +164,15 @@ def _epochs_of_steps(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _options_of_weights(config: TrainConfig, facts: Facts) -> Change | None:
-    weights = _model(facts).weights
+    weights = known(facts.model).weights
     if weights is None or facts.resumed:
         return None
-    why = f"the weights of {_model(facts).name} were trained with these options"
+    why = f"the weights of {known(facts.model).name} were trained with these options"
     return Change({"model.options": {**weights.options, **config.model.options}}, why)
 
 
 def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
-    side, model = config.data.img_size, _model(facts)
+    side, model = config.data.img_size, known(facts.model)
     if side is None:
         return None
     options = options_above_small(config.model.options, side, model.above_small)
@@ -201,7 +181,7 @@ def _options_above_small(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _patches(config: TrainConfig, facts: Facts) -> Change | None:
-    side, model = config.data.img_size, _model(facts)
+    side, model = config.data.img_size, known(facts.model)
     family = family_of(config.recipe, model.name)
     if family is None or side is None or facts.filled or model.weights is not None:
         return None
@@ -219,7 +199,7 @@ def _short_run(config: TrainConfig, facts: Facts) -> Change | None:
 
 
 def _short_warm_up(config: TrainConfig, facts: Facts) -> Change | None:
-    schedule, samples = config.schedule, _data(facts).samples
+    schedule, samples = config.schedule, known(facts.data).samples
     values: dict[str, float] = {}
     if schedule.warmup_steps is not None:
         if samples is not None:
@@ -229,35 +209,6 @@ def _short_warm_up(config: TrainConfig, facts: Facts) -> Change | None:
         values = {"schedule.warmup": min(schedule.warmup, schedule.epochs / 5)}
     why = f"{schedule.epochs} epochs; the warm-up takes at most a fifth (schedule.warmup_share allows any share)"
     return Change(values, why)
-
-
-def _precision(config: TrainConfig, facts: Facts) -> Change | None:
-    gpu = _machine(facts).gpu
-    if config.engine.precision != "auto":
-        return None
-    return Change({"engine.precision": "bfloat16" if gpu else "float32"}, f"trained on a {'GPU' if gpu else 'CPU'}")
-
-
-def _compile(config: TrainConfig, facts: Facts) -> Change | None:
-    gpu = _machine(facts).gpu
-    if config.engine.compile is not None:
-        return None
-    return Change({"engine.compile": gpu}, f"trained on a {'GPU' if gpu else 'CPU'}")
-
-
-def _array_workers(config: TrainConfig, facts: Facts) -> Change | None:
-    array = _data(facts).array
-    if array is None:
-        return None
-    return Change({"data.workers": 0}, f"the images of {array[0]} pixels are in memory, so no worker process is needed")
-
-
-def _workers(config: TrainConfig, facts: Facts) -> Change | None:
-    cores = _machine(facts).cores
-    unread = facts.model is not None and facts.model.side is None
-    if unread or config.data.workers is not None:
-        return None
-    return Change({"data.workers": min(cores, 8)}, f"{cores} CPU cores")
 
 
 TRIED = (Rule("tried-rate", "set", ("tried",), _tried_rate),)
@@ -285,8 +236,5 @@ FOUND = (
     Rule("patches-of-small-images", "family", ("model",), _patches),
     Rule("short-run", "recipe", (), _short_run),
     Rule("short-warm-up", "recipe", ("data",), _short_warm_up),
-    Rule("precision", "machine", ("machine",), _precision),
-    Rule("compile", "machine", ("machine",), _compile),
-    Rule("no-workers", "set", ("data",), _array_workers),
-    Rule("workers", "machine", ("machine",), _workers),
+    *MACHINE_RULES,
 )

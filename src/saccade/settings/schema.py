@@ -50,7 +50,9 @@ class DataConfig:
     workers: Annotated[int, Interval(ge=0, le=1024), WHOLE] | None = setting(
         None, "number of data-loading processes; 0 loads in the main process", unset="number of CPU cores, at most 8"
     )
-    resident: Literal["auto", "always", "never"] = setting("auto", "keep images decoded; auto: of files up to 2 GiB")
+    resident: Literal["auto", "always", "validation", "never"] = setting(
+        "auto", "keep images decoded: all, those of validation, or none; auto: of files up to 2 GiB"
+    )
     buffer: Count = setting(4096, "undecoded images among which a stream is shuffled")
     bad_limit: Share = setting(0.05, "share of unreadable images at which training stops")
     columns: dict[str, str] = setting(
@@ -199,7 +201,7 @@ class EngineConfig:
     )
     compile: StrictBool | None = setting(None, "compile the model with torch.compile", unset="on a GPU")
     graphs: StrictBool | None = setting(
-        None, "replay whole steps as CUDA graphs", unset="where the dataset is in the GPU's memory"
+        None, "replay whole steps as CUDA graphs", unset="on one GPU, by most optimizers"
     )
     channels_last: StrictBool = setting(True, "channels-last memory format, on a GPU")
     grad_checkpointing: StrictBool = setting(False, "gradient checkpointing")

@@ -1,5 +1,6 @@
 """How a step is executed: PyTorch's global settings, compiled blocks, CUDA graphs."""
 
+import gc
 import os
 import warnings
 from collections import Counter
@@ -30,7 +31,7 @@ def torch_settings(config: TrainConfig, device: torch.device) -> Iterator[None]:
     benchmark, onednn = torch.backends.cudnn.benchmark, bool(_onednn().enabled)
     cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
     gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if gpu else []), _room_to_compile(config):
+    with torch.random.fork_rng(devices=[device] if gpu else []), _compiling(config):
         try:
             if config.engine.threads is not None:
                 torch.set_num_threads(config.engine.threads)
@@ -50,6 +51,13 @@ def torch_settings(config: TrainConfig, device: torch.device) -> Iterator[None]:
             _onednn().enabled = onednn
 
 
+def free_memory() -> None:
+    """Free what a run that ended still holds on a GPU: graphs with their memory, in cycles of references."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def turn_onednn_on() -> None:
     """Enable oneDNN on the CPU, as in a new process.
 
@@ -63,13 +71,24 @@ def _onednn() -> Any:
     return torch.backends.mkldnn
 
 
-def _room_to_compile(config: TrainConfig) -> Any:
-    """Raise the compiler's recompilation limit to one version of a block for each drop path rate."""
-    if config.engine.compile is False or (config.engine.compile is None and not torch.cuda.is_available()):
-        return nullcontext()
-    from torch._dynamo import config as compiler  # slow to import
+@contextmanager
+def compiler_settings() -> Iterator[None]:
+    """Set the compiler's global settings for training, and restore them.
 
-    return compiler.patch(recompile_limit=64)
+    There is room for one version of a block for each drop path rate. Row and column sums are not fused into one kernel:
+    since PyTorch 2.10 that has given wrong gradients without an error (pytorch/pytorch#190796, #193061, #195845).
+    """
+    from torch._dynamo import config as dynamo  # slow to import
+    from torch._inductor import config as inductor
+
+    fused = {"triton.mix_order_reduction": False} if hasattr(inductor.triton, "mix_order_reduction") else {}
+    with dynamo.patch(recompile_limit=64), inductor.patch(fused):
+        yield
+
+
+def _compiling(config: TrainConfig) -> AbstractContextManager[None]:
+    compiles = torch.cuda.is_available() if config.engine.compile is None else config.engine.compile
+    return compiler_settings() if compiles else nullcontext()
 
 
 def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> nn.Module:

@@ -1,5 +1,6 @@
 """Facts from which settings are decided, gathered from the samples, the model and the machine."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,12 @@ def gather_facts(
 
 def machine_facts(device: torch.device) -> MachineFacts:
     """Return the facts of the machine with a device."""
-    return MachineFacts(gpu=device.type == "cuda", cores=cores())
+    return MachineFacts(
+        gpu=device.type == "cuda",
+        cores=cores(),
+        processes=int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1,
+        kernels=os.environ.get("SACCADE_KERNELS", "").strip(),
+    )
 
 
 def is_filled(config: TrainConfig) -> bool:

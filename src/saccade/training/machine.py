@@ -110,7 +110,7 @@ class BudgetFitter:
         def is_late() -> bool:
             return bool(world.gather(monotonic() - self.start > TIMING * seconds)[0])
 
-        tried = try_smaller(smaller_settings(config, choice, data) if free else [config], try_one, is_late)
+        tried = try_smaller(smaller_settings(config, choice, data, gpu=False) if free else [config], try_one, is_late)
         pace, epochs, most = tried[-1].pace, tried[-1].epochs, tried[-1].most
         self.timed.append(pace)
         if self.seconds is None:
@@ -178,14 +178,18 @@ def usual_seconds(config: TrainConfig, choice: TaskChoice, data: Data) -> float:
 def try_smaller(
     candidates: Iterable[TrainConfig], try_one: Callable[[TrainConfig], Tried], is_late: Callable[[], bool]
 ) -> list[Tried]:
-    """Time settings, of which each takes less time than the one before, until enough epochs fit; the last is taken.
+    """Time settings, each with less to compute than the one before, until enough epochs fit; the last is taken.
+
+    What turns out slower is left out: small steps can take a GPU as long as larger ones.
 
     Args:
         is_late: whether there is only time to try the fastest of those that are left.
     """
     left, tried = list(candidates), list[Tried]()
     while left:
-        tried.append(try_one(left.pop(0)))
+        one = try_one(left.pop(0))
+        if not tried or one.pace.step <= tried[-1].pace.step:
+            tried.append(one)
         if tried[-1].enough:
             break
         left = left[-1:] if is_late() else left
@@ -212,7 +216,7 @@ def time_facts(tried: Sequence[Tried], seconds: float, *, epochs: int, took: str
     )
 
 
-def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:
+def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data, *, gpu: bool) -> Iterator[TrainConfig]:
     """Yield settings in order of decreasing time: as given, with the model of `quick`, and at smaller sizes."""
     yield config
     dense = is_dense(config, choice)
@@ -221,7 +225,7 @@ def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data) -> Ite
     config = overlay(config, {"model.options": read_recipe("quick")["model"]["options"]})  # the options of glnet_nano
     yield config
     if dense:
-        yield from (overlay(config, {"data.img_size": side}) for side in smaller_sides(choice, data))
+        yield from (overlay(config, {"data.img_size": side}) for side in smaller_sides(choice, data, gpu=gpu))
         return
     array = None if isinstance(data.train, Stream) else data.train.array()
     if array is None:
@@ -230,15 +234,15 @@ def smaller_settings(config: TrainConfig, choice: TaskChoice, data: Data) -> Ite
             yield overlay(config, {"data.img_size": side})
 
 
-def smaller_sides(choice: TaskChoice, data: Data) -> Iterator[int]:
-    """Yield sizes below that of whole images on a CPU, the larger ones first; thin details ask for more of them."""
+def smaller_sides(choice: TaskChoice, data: Data, *, gpu: bool = False) -> Iterator[int]:
+    """Yield sizes below that of whole images, the larger ones first; thin details ask for more of them."""
     sides, largest = typical_sides(data.train), choice.kind.largest
     assert largest is not None
     if sides is None or isinstance(data.train, Stream):
         return
     thinnest = (data.train.targets.thinnest(), None)
     own_side = resized_side(*sides, getattr(choice.options, "longest", None))
-    most, *_ = own = [side_of_whole(own_side, pixels, largest=largest, gpu=False)[0] for pixels in thinnest]
+    most, *_ = own = [side_of_whole(own_side, pixels, largest=largest, gpu=gpu)[0] for pixels in thinnest]
     found = {int(side * share) // STEP * STEP for side in own for share in (1, *SHARES)}
     yield from sorted((side for side in found if LEAST_SIDE <= side < most), reverse=True)
 

@@ -15,19 +15,11 @@ from torch import Tensor, nn
 
 from ..runs.state import piece_of
 from ..settings import ConfigError, OptimConfig, ScheduleConfig
+from ..settings.machine_rules import CAPTURABLE
 from ..tasks import Task
 from .muon import Muon
 
 FUSED = ("adam", "adamw", "sgd", "nesterov", "momentum")
-CAPTURABLE = (
-    "adam",
-    "adamw",
-    "nadamw",
-    "muon",
-    "nmuon",
-    "adamuon",
-    "nadamuon",
-)  # with an option for it
 
 
 def build_optimizer(

@@ -47,6 +47,7 @@ class Pace:
     reading: float = 0.0  # part of `startup` for reading cached samples, which later runs save
     parameters: int = 0  # of the model
     activations: int = 0  # bytes kept for the backward pass of a step, on a CPU
+    kernels: tuple[str, ...] = ()  # that ran
 
     def seconds(self, epochs: int) -> float:
         """Return the duration of a run, including its final validation."""
@@ -93,7 +94,8 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
         made = assemble(probed, choice, short, spec, world=Alone(), device=device)
         startup, reading = time.monotonic() - started, 0.0
         try:
-            found = _time_steps(Step(probed, made, world=Alone(), device=device), few, warm)
+            step = Step(probed, made, world=Alone(), device=device)
+            found = _time_steps(step, few, warm)
             if found.whole:
                 reading = _time(made.validation.ready, device) * len(data.val) / max(some, 1)
                 asked = _fill(made.validation, len(data.val)) if gpu else some
@@ -119,6 +121,7 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
         reading=reading,
         parameters=sum(one.numel() for one in made.task.model.parameters()),
         activations=found.activations // config.optim.accumulate,
+        kernels=step.guard.names,
     )
 
 

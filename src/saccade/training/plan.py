@@ -10,7 +10,7 @@ import torch
 from ..building.build import build_model
 from ..data.source import Stream
 from ..settings import TrainConfig
-from ..settings.decisions import Decision, beside_recipe, latest, say_decision
+from ..settings.decisions import Decision, beside_recipe, decided_later, latest, say_decision
 from ..settings.overrides import names_of
 from ..settings.recipes import recipe_header
 from ..support.durations import parse_duration, say_duration
@@ -82,12 +82,15 @@ class Plan:
             f"{config.optim.batch_size}",
             f"time on this machine ({self.device})": f"about {say_duration(self.seconds)} ({self.pace.how})",
             "memory": f"{max(self.memory / 2**20, 1):,.0f} MiB ({peak})",
+            "kernels": ", ".join(self.pace.kernels) or "none",
         }
         if self.elsewhere is not None:
             rows["elsewhere"] = f"{self.elsewhere[0]}: {self.elsewhere[1]} (recipe {config.recipe})"
         lines = [f"{name + ':':<22} {text}" for name, text in rows.items()]
         lines += ["", f"settings that differ from the recipe {config.recipe}:"]
         lines += [f"  {say_decision(one)}" for one in self.changed()] or ["  none"]
+        if later := decided_later(self.decisions, config):
+            lines += ["", "decided when training starts:", *(f"  {say_decision(one)}" for one in later)]
         lines += ["", *self.notes] if self.notes else []
         return "\n".join(lines)
 

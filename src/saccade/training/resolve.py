@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..settings import ConfigError, TrainConfig, short
 from ..settings.decisions import Decision, decide
 from ..settings.facts import Facts, Weights
 from ..settings.fitting import FOUND
+from ..settings.machine_rules import MEMORY_RULES
 from ..settings.overrides import names_of
 from ..tasks.opening import TaskChoice, open_samples
 from .defaults import notes_on
@@ -20,6 +22,7 @@ from .facts import gather_facts, machine_facts, model_cfg
 from .families import family_notes
 from .parallel import local_device
 from .recipes import configure, gather_settings, variant_notes
+from .setup import sizes_in_memory
 from .unread import Situation, refuse_unread
 
 
@@ -67,6 +70,9 @@ def resolve(
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are not cropped
     choice.complete_spec(spec, data, resolved.model)
+    if resolved.data.resident == "auto" and choice.kind.reader.reads != "text":
+        known = replace(facts.data, decoded=sizes_in_memory(resolved, choice.kind, data, spec))
+        resolved = decide(resolved, replace(facts, data=known), MEMORY_RULES, record=decided)
     describe(resolved.model, spec)  # refuse models that cannot be saved before training
     spec.notes += [*left, *variant_notes(config), *_overridden(config, weights), *family_notes(config, decided)]
     spec.notes += notes_on(config, resolved, side=facts.data.side, samples=facts.data.samples)

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..runs.run import Run
 from ..settings import ConfigError, TrainConfig, flatten
-from ..settings.decisions import Decision, decisions_between, read_decisions
+from ..settings.decisions import Decision, decisions_between, latest, put, read_decisions
+from ..settings.machine_rules import OF_MACHINE
 from ..settings.overrides import lay_over
 from ..tasks.hosts import Hosts
 from ..tasks.opening import choose_task
@@ -22,6 +23,7 @@ MAY_CHANGE = (
     "keep.tensorboard",
     "data.workers",
     "data.path",
+    "data.resident",
     "data.bad_limit",
     "optim.accumulate",
     "optim.clip",
@@ -37,7 +39,8 @@ def resumed_config(
     Args:
         record: collects decisions.
     """
-    config = run.config()
+    record = [] if record is None else record
+    config = reopened_config(run, record)
     if recipe is not None and recipe != config.recipe:
         raise ConfigError(f"{run.path} was started with the recipe {config.recipe}; a resumed run keeps it")
     if "model.name" in given:
@@ -52,10 +55,21 @@ def resumed_config(
             f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Start a new "
             f"run for other settings; --checkpoint {run.path} starts it from this run's weights"
         )
-    if record is not None:
-        record += read_decisions(run.path)
-        record += decisions_between(config, changed, who="you", rule="resume", why="given by you on resuming")
+    record += decisions_between(config, changed, who="you", rule="resume", why="given by you on resuming")
     return changed
+
+
+def reopened_config(run: Run, record: list[Decision]) -> TrainConfig:
+    """Return a run's settings without those that follow from the machine, which the one that resumes it decides anew.
+
+    Args:
+        record: collects the run's other decisions.
+    """
+    config, defaults, decisions = run.config(), flatten(TrainConfig()), read_decisions(run.path)
+    decided = latest(decisions, config)
+    names = [name for name, rule in OF_MACHINE.items() if name in decided and decided[name].rule == rule]
+    record += [one for one in decisions if one.setting not in names]
+    return put(config, {name: defaults[name] for name in names})
 
 
 def _may_change(name: str) -> bool:

@@ -10,7 +10,6 @@ import torch
 
 from ..building.build import build_model, build_task
 from ..data.cache import (
-    LIMIT,
     CachedSource,
     EncodedFeed,
     Memory,
@@ -29,6 +28,7 @@ from ..data.spec import InputSpec
 from ..data.validation import Validation
 from ..plugins import LoRA, attached
 from ..settings import ConfigError, TrainConfig
+from ..settings.machine_rules import LIMIT
 from ..settings.sizes import steps_of_epoch
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
@@ -100,7 +100,7 @@ def assemble(
             batch_size=_validation_batch(config, device),
             device=device,
             workers=config.data.workers or 0,
-            keep=size <= _kept_limit(config, world),
+            keep=size <= _kept_limit(config, world, validation=True),
             kept_on=device if _fits(size, device, VALIDATION_SHARE) else None,
             memory=data.memory,
             **ranked,
@@ -154,7 +154,7 @@ def _feed(
     groups = canvas_groups(spec.framing, train.targets) if repeats == 1 else None
     order = Order(repeats=repeats, **ordered) if groups is None else GroupOrder(groups=groups, **ordered)
     array = train.array()
-    resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
+    resident = train.targets.in_rows and config.data.resident in ("auto", "always") and encode is plain
     made_grey = array is not None and spec.in_chans < array.shape[3]  # converted by the framing
     if array is not None and resident and not made_grey and _fits(array.nbytes, device):
         images = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
@@ -191,9 +191,24 @@ def keeps_encoded(config: TrainConfig, spec: InputSpec, count: int, *, world: Wo
     return size <= _kept_limit(config, world) and _fits(size, device)
 
 
-def _kept_limit(config: TrainConfig, world: World) -> float:
-    """Return how many bytes of decoded images this process may cache."""
-    return {"always": math.inf, "auto": LIMIT / world.size, "never": 0}[config.data.resident]
+def sizes_in_memory(config: TrainConfig, kind: type[Task], data: Data, spec: InputSpec) -> tuple[float, float] | None:
+    """Return the bytes of decoded training and validation images; None where only encoding them with targets tells."""
+    if kind.reader.reads != "image" or not data.val.targets.in_rows:
+        return None
+    val = framed_bytes(len(data.val), spec.framing)
+    if isinstance(data.train, Stream):
+        return math.inf, val
+    count, framing = min(len(data.train), config.data.train_limit or len(data.train)), spec.framing
+    if data.train.array() is not None or not (config.augment.crop == "resized" or framing.drawn):
+        return framed_bytes(count, framing), val
+    cropped = data.train.decoded(at_least=replace(framing, config=config.augment).least)
+    return decoded_bytes(cropped) * count / len(data.train), val
+
+
+def _kept_limit(config: TrainConfig, world: World, *, validation: bool = False) -> float:
+    """Return how many bytes of decoded training or validation images this process may cache."""
+    fixed = {"always": math.inf, "validation": math.inf if validation else 0, "never": 0}
+    return fixed.get(config.data.resident, LIMIT / world.size)
 
 
 def _inherits(workers: int) -> bool:

@@ -13,7 +13,7 @@ from ..settings import ConfigError, TrainConfig
 from ..tasks import Task
 from .engine import Replay, compile_parts, turn_onednn_on
 from .length import RunLength
-from .optim import CAPTURABLE, Average, build_optimizer, rate_at, scaled_lr, set_rate
+from .optim import Average, build_optimizer, rate_at, scaled_lr, set_rate
 from .optimizer_state import check_storable, group_settings
 from .parallel import World, shard, wrap_ddp
 from .setup import TrainingParts
@@ -30,7 +30,7 @@ class Step:
         engine = config.engine
         self.dtype = getattr(torch, engine.precision)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
-        self.graphs = self._may_capture() if engine.graphs is None else engine.graphs and device.type == "cuda"
+        self.graphs = bool(engine.graphs) and device.type == "cuda"
         self.global_batch_size = self._batch_size()
         # before sharding, which changes the modules' classes, and compilation
         self.guard = Guard(self.task, "train", engine.kernels, renew=self._recompile)
@@ -55,10 +55,6 @@ class Step:
         self.new_only_steps = round(min(schedule.head_epochs, schedule.epochs / 3) * self.feed.steps)
         self.replays: dict[Any, Replay] = {}  # by augmentation and batch shapes
 
-    def _may_capture(self) -> bool:
-        simple = self.world.size == 1 and self.dtype != torch.float16
-        return self.device.type == "cuda" and simple and self.config.optim.name in (*CAPTURABLE, "sgd")
-
     def _batch_size(self) -> int:
         """Return the global batch size; the dataset may be smaller than a batch."""
         order = self.feed.order
@@ -73,7 +69,10 @@ class Step:
 
     def _train_step(self, batch: Batch, *, strong: bool) -> None:
         """Train on a batch; if kernels fail in one of the first steps, they are disabled and the step is repeated."""
-        if self.world.size > 1:  # `_wrap_ddp` has tried them: one process alone cannot repeat a step
+        if self.sharded:  # weights are gathered in each step, so that no process can try the kernels alone
+            with self.guard.named_in_errors():
+                self._run_or_replay(batch, strong=strong)
+        elif self.world.size > 1:  # `_wrap_ddp` has tried them: one process alone cannot repeat a step
             self._run_or_replay(batch, strong=strong)
         else:
             kind = (strong, *(value.shape for value in batch.values()))

@@ -16,7 +16,7 @@ from ..data.source import Stream
 from ..runs.run import Run, RunError
 from ..runs.state import load_state
 from ..settings import ConfigError, TrainConfig, to_yaml
-from ..settings.decisions import Decision, read_decisions, write_decisions
+from ..settings.decisions import Decision, write_decisions
 from ..settings.overrides import names_of
 from ..support.durations import parse_duration
 from ..support.files import free_name, write_text
@@ -24,7 +24,7 @@ from ..support.telling import saying
 from ..tasks.opening import TaskChoice, open_samples
 from .allowance import Allowance
 from .console import Console
-from .engine import torch_settings
+from .engine import free_memory, torch_settings
 from .finish import Trained, finish
 from .fitting import find_rate
 from .lifecycle import mark, refuse_if_training, restarted_run, run_lock
@@ -33,7 +33,7 @@ from .machine import BudgetFitter, sets_run_length
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .resolve import resolve
-from .resumed import resumed_config
+from .resumed import reopened_config, resumed_config
 from .setup import assemble
 from .time_limit import TimeLimit
 
@@ -132,13 +132,16 @@ def train(
         config = resumed_config(run, recipe, given, record=record)
     elif (previous := restarted_run(out)) is not None:  # by this command, so that the run has its resolved settings
         run, given = Run.open(previous), {}
-        config, record = run.config(), read_decisions(run.path)
+        config = reopened_config(run, record)
     else:
         asked = configure(recipe, given, record=record)
         (config, notes), run = find_rate(asked, given, record=record), None
     how: dict[str, Any] = {"overwrite": overwrite, "quiet": quiet, "notes": notes, "fitting": fitting}
     how["record"] = record
-    return train_config(config, run=run, out=out, given=names_of(given), **how)
+    try:
+        return train_config(config, run=run, out=out, given=names_of(given), **how)
+    finally:
+        free_memory()
 
 
 def train_config(

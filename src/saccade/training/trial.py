@@ -10,14 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..building.build import TEACHER_TASKS, build_model, build_task, parse_plugin
 from ..data.open import Data
+from ..plugins import PLUGINS
 from ..runs.run import Run
 from ..runs.state import list_states, load_state
-from ..settings import TrainConfig, overlay
+from ..settings import TrainConfig, flatten, overlay
+from ..settings.decisions import put
+from ..settings.machine_rules import OF_MACHINE
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice
 from .console import Console
-from .engine import torch_settings
+from .engine import free_memory, torch_settings
 from .loop import Loop, TrainingError, Weights
 from .parallel import Alone
 from .resolve import resolve
@@ -75,10 +79,21 @@ def prepare_ground(
         kept = limit_samples(kept, limit)
         held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
     part = replace(data, train=kept, val=held, notes=())
-    warmup = {"schedule.warmup": config.schedule.warmup, "schedule.warmup_steps": config.schedule.warmup_steps}
-    return overlay(resolved, {"data.train_limit": None, **warmup}), TrialSetup(  # cut by each trial's own epochs
-        choice, part, choice.kind.metrics.primary_metric(spec)
-    )
+    # Trials train on fewer samples.
+    open_again: dict[str, Any] = {"data.train_limit": None, "data.resident": config.data.resident}
+    for name in ("warmup", "warmup_steps"):  # cut by each trial's own epochs
+        open_again[f"schedule.{name}"] = getattr(config.schedule, name)
+    return overlay(resolved, open_again), TrialSetup(choice, part, choice.kind.metrics.primary_metric(spec))
+
+
+def teacher_of(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> dict[str, str]:
+    """Return fingerprints of what trials learn from besides samples: a teacher or label maps, by description."""
+    plugins = [PLUGINS[name] for name, _ in map(parse_plugin, config.model.plugins)]
+    if not any(isinstance(one, type) and issubclass(one, TEACHER_TASKS) for one in plugins):
+        return {}
+    resolved, spec = resolve(config, choice, data, device)
+    model: Any = build_model(resolved.model, spec, seed=config.seed)
+    return build_task(model, choice, resolved.model, resolved.loss, spec, seed=config.seed).learns_from()
 
 
 class Deadline(Console):
@@ -112,6 +127,12 @@ class TrialLoop(Loop):
         """Write nothing."""
 
 
+def _is_trial(known: TrainConfig, config: TrainConfig) -> bool:
+    """Whether settings of a trial that was stopped are those of this one; what the machine decides may differ."""
+    ours = flatten(config)
+    return put(known, {name: ours[name] for name in OF_MACHINE}) == config
+
+
 def run_trial(
     config: TrainConfig,
     ground: TrialSetup,
@@ -133,7 +154,7 @@ def run_trial(
         config, spec = resolve(config, ground.choice, ground.data, device)
         parts = assemble(config, ground.choice, ground.data, spec, world=Alone(), device=device)
         run = Run(folder)
-        resumed = run.settings.exists() and bool(list_states(run.states)) and run.config() == config
+        resumed = run.settings.exists() and bool(list_states(run.states)) and _is_trial(run.config(), config)
         if not resumed:
             shutil.rmtree(folder, ignore_errors=True)
             run = Run.create(folder, config)
@@ -148,8 +169,7 @@ def run_trial(
             loop.feed.close()
             parts.validation.close()
             del loop, parts
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+            free_memory()
     return _ended(run, ground.metric, started)
 
 

@@ -18,6 +18,7 @@ from ..settings import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..settings.recipes import read_recipe, split_variants
 from ..settings.strength import strength_settings
 from ..tasks.opening import TaskChoice
+from .idle import idle_options
 from .optim import warmup_of
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
@@ -198,7 +199,7 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("data.mean data.std", "by image tasks", lambda s: s.images),
     ("data.img_size data.bad_limit", "by tasks that read images", lambda s: not s.texts),
     ("data.workers", "where images are read from files", lambda s: s.files or s.asked.data.workers == 0),
-    ("data.resident", "by tasks that read images, except from streams", lambda s: not s.texts and not s.stream),
+    ("data.resident", "by tasks that read images", lambda s: not s.texts),
     ("data.buffer", "with streams of shards", lambda s: s.stream),
     ("model.pretrained", "where model.checkpoint is not given", lambda s: s.config.model.checkpoint is None),
     ("model.checkpoint", "by models of timm and saccade", lambda s: not s.own_model),
@@ -243,7 +244,8 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("schedule.falls", "with schedule.curve=steps", lambda s: s.config.schedule.curve == "steps"),
     ("loss.smoothing", "by tasks that classify whole samples", lambda s: not s.crops),
     ("loss.class_weights", "by tasks with a loss of saccade, except detect", lambda s: not s.own_loss),
-    ("engine.graphs engine.channels_last", "on a GPU", lambda s: s.gpu),
+    ("engine.graphs", "on a GPU", lambda s: s.gpu or s.asked.engine.graphs is False),
+    ("engine.channels_last", "on a GPU", lambda s: s.gpu),
     ("engine.parallel", "under torchrun", lambda s: s.launched),
 )
 READ: dict[str, Rule] = {
@@ -274,9 +276,8 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
     None, False, 0 and "auto" are ignored, and so are values equal to the recipe's or the defaults.
     """
     asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
-    messages: dict[str, str] = {}
-    for name in given:
-        name = _leaf(name)
+    messages, names = dict[str, str](), [_leaf(name) for name in given]
+    for name in names:
         value = asked[name]
         if value is None or value == "auto":
             continue
@@ -287,7 +288,8 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
             messages[name] = f"{prefix} {source} uses {adapted!r} instead; leave it out"
         elif not same and not READ[name].when(situation):
             messages[name] = f"{prefix} has no effect in this run: it is only used {READ[name].needs}; leave it out"
-    return messages
+    idle = idle_options(situation.asked.model, recipe)
+    return messages | {name: idle[name] for name in names if name in idle}
 
 
 def _leaf(name: str) -> str:

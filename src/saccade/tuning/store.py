@@ -1,6 +1,5 @@
 """Trials of a search on disk: a line for each finished one, a folder with the state of a running one."""
 
-import hashlib
 import json
 import shutil
 import time
@@ -12,14 +11,14 @@ from typing import Any
 import torch
 
 from ..runs.run import RunError
-from ..settings import TrainConfig, flatten
+from ..settings import TrainConfig
+from ..settings.hashing import OF_TRIALS, hash_settings
 from ..support.files import append_line, write_text
 from ..training.trial import OutOfTime, Trial, TrialSetup, run_trial
 
 FORMAT = 1
+# Settings that do not affect a trial's result, by the beginnings of their names.
 MACHINE = ("engine.", "keep.every", "keep.states", "keep.tensorboard", "data.workers", "data.path", "recipe")
-# Settings that earlier versions had not: at their defaults they are left out, so that finished trials are found.
-LATER = ("data.keep_aspect", "model.cpu_head", "augment.distort", "schedule.warmup_share")
 
 
 class Store:
@@ -139,13 +138,7 @@ class Store:
 
 def key_of(config: TrainConfig) -> str:
     """Return a hash of a trial's settings, independent of the machine."""
-    defaults = flatten(TrainConfig())
-    leaves = {
-        name: value
-        for name, value in flatten(config).items()
-        if not name.startswith(MACHINE) and not (name in LATER and value == defaults[name])
-    }
-    return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:12]
+    return hash_settings(config, first=OF_TRIALS, aside=MACHINE, length=12)
 
 
 def _difference(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:

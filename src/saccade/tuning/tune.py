@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import rich.console
-import torch
 
 from ..data.open import Data
 from ..data.source import Stream
@@ -20,13 +19,13 @@ from ..support.durations import parse_duration, say_duration
 from ..support.files import write_text
 from ..support.wording import count_of
 from ..tasks.opening import TaskChoice, open_samples
-from ..training.engine import torch_settings
+from ..training.engine import free_memory, torch_settings
 from ..training.identity import starts_from
 from ..training.loop import Interrupted
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
-from ..training.trial import prepare_ground
+from ..training.trial import prepare_ground, teacher_of
 from .halving import Rung, describe_rungs
 from .report import render_report
 from .result import Tuned, recipe_text, training_command
@@ -143,7 +142,7 @@ class _Search:
     def run(self) -> Tuned:
         """Run the search and write its result."""
         choice, data = open_samples(self.config.task, self.config.data)
-        tried_on = _tried_on(self.config, choice, data)
+        tried_on = _tried_on(self.config, choice, data) | teacher_of(self.config, choice, data, self.device)
         self._refuse_others(tried_on)
         target, axes = self._target(choice, data, limit=self.known.get("limit"))
         if self.known:
@@ -162,13 +161,13 @@ class _Search:
         return self._write(target, axes, rungs, attempts, best)
 
     def _refuse_others(self, tried_on: Mapping[str, str]) -> None:
-        """Refuse to resume trials with other samples or weights; earlier versions did not record these."""
+        """Refuse to resume trials with other samples, weights or teachers; earlier versions did not record these."""
         recorded = self.store.tried_on
         other = [what for what, was in recorded.items() if tried_on.get(what) != was]
         if other and self.store.trials:
             raise RunError(
                 f"{' and '.join(other)} changed since the search in {self.store.path} was started, so its trials are "
-                "not valid any more. Name another folder with --out, or restore the previous samples and weights"
+                "not valid any more. Name another folder with --out, or restore what changed"
             )
 
     def _target(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[TuningTarget, tuple[Axis, ...]]:
@@ -208,8 +207,7 @@ class _Search:
             found = measure_pace(*timed)
             if found.took < AGAIN * (self.until - time.monotonic()):  # the first measurement includes loading libraries
                 found = measure_pace(*timed)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory()
         return found
 
     def _say_plan(self, rungs: Sequence[Rung], axes: Sequence[Axis], target: TuningTarget) -> None:

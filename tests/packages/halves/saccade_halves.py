@@ -1,9 +1,8 @@
 """A task of another package, with reader, plug-ins and view: how bright are both halves of an image?"""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
+from timm.layers import LayerScale
 
 from saccade.data.source import ArraySource, Splits
 from saccade.data.targets import Targets
@@ -12,10 +11,7 @@ from saccade.explanation.view import Figure, View
 from saccade.tasks import Answer, Metrics, MetricSpec, Presenter, Task
 from saccade.tasks.auxiliary.around import Around
 
-SIDES = ("left", "right")
 
-
-@dataclass(frozen=True)
 class HalfTargets(Targets):
     """Brightness of both halves, N, 2, from 0 to 1."""
 
@@ -31,12 +27,9 @@ class FiveReader:
         return spec == "halves:five"
 
     def open(self, spec, path, options):
-        draws = np.random.default_rng(0)
-        images = np.zeros((5, 16, 16, 3), dtype=np.uint8)
-        rows = draws.uniform(0, 1, (5, 2)).astype(np.float32)
-        images[:, :, :8] = (255 * rows[:, 0])[:, None, None, None]
-        images[:, :, 8:] = (255 * rows[:, 1])[:, None, None, None]
-        source = ArraySource(images, HalfTargets(rows, SIDES), prefix="five")
+        rows = np.random.default_rng(0).uniform(0, 1, (5, 2)).astype(np.float32)
+        images = np.kron((255 * rows).astype(np.uint8)[:, None, :, None], np.ones((1, 16, 8, 3), np.uint8))
+        source = ArraySource(images, HalfTargets(rows, ("left", "right")), prefix="five")
         return Splits(source, source, ("five images of two halves",))
 
 
@@ -71,14 +64,12 @@ class HalfPresenter(Presenter):
 class Halves(Task):
     """A model that tells the brightness of both halves."""
 
-    running = ("near",)
-    metrics, presenter = HalfMetrics, HalfPresenter
+    running, metrics, presenter = ("near",), HalfMetrics, HalfPresenter
 
     def loss(self, batch, *, generator=None, **draws):
         output = self.ask(batch)
-        if "target" not in batch:
-            return {"output": output}
-        return {"loss": (output - batch["target"]).abs().mean(), "output": output}
+        loss = {"loss": (output - batch["target"]).abs().mean()} if "target" in batch else {}
+        return {**loss, "output": output}
 
     def follow(self, result, batch):
         return (((result["output"] - batch["truth"]).abs() < 0.1).all(1).sum(),)
@@ -93,18 +84,9 @@ class Dim(Around):
 
     def loss(self, batch, *, generator=None, **draws):
         result = self.base(batch, generator=generator, **draws)
-        if "loss" not in result:
-            return result
-        return {**result, "loss": result["loss"] + self.weight * result["output"].square().mean()}
-
-
-class Scale(torch.nn.Module):
-    def __init__(self, dim, start):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.full((dim,), start))
-
-    def forward(self, tokens):
-        return tokens * self.weight
+        if "loss" in result:
+            result["loss"] = result["loss"] + self.weight * result["output"].square().mean()
+        return result
 
 
 class ScaleTokens:
@@ -115,15 +97,14 @@ class ScaleTokens:
 
     def install(self, host, handle):
         for block in host.blocks:
-            scale = Scale(block.end.dim, self.start)
+            scale = LayerScale(block.end.dim, self.start)
             handle.add(host.model.get_submodule(block.path), "scale_tokens", scale)
             handle.listen(block.end, scale)
 
 
 def mean_view(request):
-    colours = [np.full((8, 8, 3), image.mean((0, 1))).astype(np.uint8) for image in request.pixels]
-    figures = [Figure("mean", "one colour", pixels=colour) for colour in colours]
-    return [View("mean", "Mean colour", "The mean of all pixels.", [figure]) for figure in figures]
+    flat = [np.full((8, 8, 3), image.mean((0, 1))).astype(np.uint8) for image in request.pixels]
+    return [View("mean", "Mean colour", "The mean of all pixels.", [Figure("mean", "colour", pixels=x)]) for x in flat]
 
 
 MEAN = ViewKind("mean", 95, mean_view)

@@ -1,9 +1,20 @@
 """A flag that nothing reads in the mode asked for is refused, before anything is read or written."""
 
+from unittest.mock import create_autospec
+
 import pytest
 
 from saccade.cli import main
+from saccade.comparison.cross import cross_validate
 from support.images import class_folders
+
+
+@pytest.mark.parametrize(("words", "device"), [("", None), ("--device cpu", "cpu"), ("--device cuda:1", "cuda:1")])
+def test_folds_run_on_the_device_that_is_given(words, device, monkeypatch):
+    run = create_autospec(cross_validate)
+    monkeypatch.setattr("saccade.comparison.cross.cross_validate", run)
+    assert main(["evaluate", "RUN", "--folds", "5", *words.split()]) == 0
+    assert run.call_args.kwargs["device"] == device
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,24 +14,22 @@ from saccade.settings import ConfigError, TrainConfig, flatten
 from saccade.settings.decisions import latest, read_decisions
 from saccade.training import loop
 from saccade.training.train import train_config
+from support.fresh import run
 from support.small_comparison import ARMS, PACE, SMALL, options, small, times, write_images
 
 CHANGED = ARMS[1]
-KILLED = """
-import json, os, signal, sys
-from saccade.comparison.compare import compare
-from saccade.training.loop import Loop
 
-look_up = Loop._checkpoint_or_stop
 
-def die(self):
-    look_up(self)
-    if "broadcast" in str(self.run.path) and self.run.path.name == "seed-1" and self.step == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+def compare_until_killed(given):
+    look_up = loop.Loop._checkpoint_or_stop
 
-Loop._checkpoint_or_stop = die
-compare(**json.loads(sys.argv[1]))
-"""
+    def die(self):
+        look_up(self)
+        if "broadcast" in str(self.run.path) and self.run.path.name == "seed-1" and self.step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loop.Loop._checkpoint_or_stop = die
+    compare(**given)
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +41,8 @@ def clock(monkeypatch):
 def killed(tmp_path_factory):
     """Three arms by three seeds on the embedded set, killed in the middle of the fifth run."""
     out = tmp_path_factory.mktemp("whole") / "c"
-    command = [sys.executable, "-c", KILLED, json.dumps(options(out))]
-    died = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr[-2000:].decode()
+    log = out.with_name("log.txt")
+    assert run(compare_until_killed, options(out), log=log) == -signal.SIGKILL, log.read_text()[-2000:]
     finished = {str(path.parent.relative_to(out)) for path in (out / "runs").glob("*/seed-*/summary.json")}
     return out, finished, times(out)
 

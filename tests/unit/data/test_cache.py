@@ -20,9 +20,8 @@ from saccade.data.open import open_data
 from saccade.data.reading import in_threads, read_all
 from saccade.data.source import FileSource
 from saccade.data.validation import Validation
-from saccade.settings import AugmentConfig
+from saccade.settings import AugmentConfig, machine_rules
 from saccade.tasks.opening import choose_task
-from saccade.training import setup
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
 from saccade.training.resolve import resolve
@@ -206,7 +205,7 @@ def test_set_is_kept_up_to_the_limit_and_the_user_is_told(folder, monkeypatch, c
     assert type(small.feed) is kind
     assert isinstance(small.feed.source, CachedSource) == (crop == "resized")
     assert "50 images are decoded once and kept in memory" in small.feed.notes[0]
-    monkeypatch.setattr(setup, "LIMIT", 1000)
+    monkeypatch.setattr(machine_rules, "LIMIT", 1000)
     for resident, kept in [("auto", False), ("never", False), ("always", True)]:
         found = parts(folder, **{"augment.crop": crop, "data.resident": resident})
         assert bool(found.feed.notes) == kept

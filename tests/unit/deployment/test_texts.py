@@ -28,7 +28,7 @@ TEXTS = ["the film is good", "a dull song , and very bad"]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     root = tmp_path_factory.mktemp("text")
-    data, model = write_cola(root / "cola"), make_model(root / "bert")
+    data, model = write_cola(root / "cola"), make_model(root / "bert", layers=1)
     options = {"epochs": 1, "batch_size": 8, "lr": 1e-2, "device": "cpu", "quiet": True}
     return saccade.train(str(data), task="text", model=str(model), plugins=[HEAD], out=root / "run", **options).path
 

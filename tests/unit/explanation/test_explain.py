@@ -24,6 +24,8 @@ from saccade.runs.weights import save_model
 from saccade.settings import ModelConfig
 from support.explaining import VIT, photo, views_of, vit
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 
 def write_run(folder, classes=("cat", "dog", "fox"), *, plugins=(), seed=0):
     """Write the weights of a run that was never trained."""

@@ -6,6 +6,7 @@ import pytest
 
 from saccade.cli import main
 from saccade.kernels import switch
+from saccade.kernels.table import COMPILING_ON_CPU
 from saccade.settings import ConfigError, TrainConfig, overlay, parse_settings, read_yaml, to_yaml
 from support.toy_kernels import CountedLinear, FusedBlock, row
 
@@ -35,6 +36,7 @@ def test_every_kernel_is_listed_with_why_it_is_not_used(rows, capsys, monkeypatc
     main(["kernels", "--device", "cpu"])
     table = capsys.readouterr().out
     assert all(word in table for word in ("toy", "second", "third", "1.2x"))
+    assert COMPILING_ON_CPU in " ".join(table.split())
 
 
 def test_an_empty_table_says_that_nothing_applies(rows, capsys):

@@ -257,10 +257,9 @@ def test_channels_last_changes_nothing():
 @pytest.mark.parametrize(
     ("backend", "training"),
     [
-        ("eager", False),
         ("aot_eager", True),
-        pytest.param("eager", True, marks=pytest.mark.slow),
-        pytest.param("aot_eager", False, marks=pytest.mark.slow),
+        *(pytest.param("eager", training, marks=pytest.mark.slow) for training in (False, True)),
+        pytest.param("aot_eager", False, marks=pytest.mark.slow),  # as in tests/contract/test_backbones.py
     ],
 )
 def test_compiles_whole(backend, training):

@@ -248,8 +248,14 @@ def test_half_precision_is_close_to_single(dtype):
         assert relative_error(model.to(dtype)(x.to(dtype)), want) < 0.03
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "training"),
+    [
+        ("aot_eager", True),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("eager", True), ("eager", False))),
+        pytest.param("aot_eager", False, marks=pytest.mark.slow),  # as in tests/contract/test_backbones.py
+    ],
+)
 def test_compiles_as_one_graph(backend, training):
     model, x = tiny(depth=1).train(training), torch.randn(2, 3, 64, 64)
     torch._dynamo.reset()

@@ -15,6 +15,8 @@ from saccade.settings import ConfigError, LossConfig, ModelConfig, OptimConfig
 from saccade.tasks.opening import choose_task
 from saccade.training.optim import build_optimizer
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 20}
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 QKV = ["q_proj", "k_proj", "v_proj"]

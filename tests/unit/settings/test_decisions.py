@@ -1,5 +1,6 @@
 """Every value of a resolved run has a reason: a rule and a fact, without which it would be another."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import is_dataclass
@@ -11,6 +12,7 @@ from saccade.settings import TrainConfig, flatten
 from saccade.settings.decisions import (
     beside_recipe,
     decide,
+    decided_later,
     decisions_between,
     latest,
     put,
@@ -27,13 +29,16 @@ from saccade.settings.facts import (
     TriedRate,
     Weights,
 )
+from saccade.settings.machine_rules import MEMORY_RULES
 from saccade.settings.rules import rules
 from saccade.tasks.opening import choose_task
 from saccade.training.recipes import configure, make_request
 
 CPU, GPU = MachineFacts(gpu=False, cores=2), MachineFacts(gpu=True, cores=16)
-PHOTOGRAPHS = SetFacts("classify", samples=2000, side=160)
-ARRAYS = SetFacts("classify", samples=50_000, array=(28, 3), measured=([0.5, 0.5, 0.4], [0.2, 0.2, 0.3]))
+PHOTOGRAPHS = SetFacts("classify", samples=2000, side=160, decoded=(150e6, 15e6))
+ARRAYS = SetFacts(
+    "classify", samples=50_000, array=(28, 3), measured=([0.5, 0.5, 0.4], [0.2, 0.2, 0.3]), decoded=(118e6, 24e6)
+)
 GLNET = ModelFacts("glnet_nano", requested="glnet_nano", side=32, above_small={"patch": 4})
 WEIGHTS = Weights(288, 3, [0.5] * 3, [0.5] * 3, {"drop_rate": 0.1})
 TEN_MINUTES = TimeFacts("10 min", 38, "about 9 min", options={"dims": [16, 32]}, img_size=64, slow="3 epochs fit")
@@ -140,6 +145,7 @@ HOSTED_RUNS = {"segmentation by a Hugging Face model": "own-crops", "texts": "te
 for run, rule in HOSTED_RUNS.items():
     TWICE |= {(run, "task"): "task-of-set", (run, "augment.crop"): rule, (run, "augment.flip"): rule}
 TWICE |= {("texts", "optim.lr"): "variants", ("questions", "engine.compile"): "compile"}
+TWICE |= {("questions", "engine.graphs"): "graphs"}
 
 
 def rules_of(name):
@@ -179,6 +185,8 @@ def names_a_fact(one, facts, config):
         return "given" in one.why
     if one.who == "task":  # the fact is the task
         return one.rule in {rule.name for rule in choose_task(config.task).kind.task_rules()}
+    if one.rule == "resident":
+        return all(f"{size / 1e6:,.0f} MB" in one.why for size in facts.data.decoded)
     return any(re.search(rf"(?<![\w.]){re.escape(fact)}(?![\w])", one.why) for fact in said_facts(facts, config))
 
 
@@ -245,3 +253,69 @@ def test_values_are_put_as_they_are():
     assert put(config, {"model.options": {"dim": 8}}).model.options == {"dim": 8}
     (one,) = decisions_between(config, put(config, {"seed": 4}), who="you", rule="you", why="given")
     assert (one.setting, one.before, one.value) == ("seed", 3, 4)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("facts", "optimizer", "graphs", "why"),
+    [
+        (CPU, "adamw", False, "a CPU"),
+        (GPU, "adamw", True, "a GPU by adamw"),
+        (GPU, "sgd", True, "a GPU by sgd"),
+        (GPU, "lamb", False, "the optimizer lamb"),
+        (MachineFacts(gpu=True, cores=16, processes=4), "adamw", False, "4 processes"),
+    ],
+)
+def test_steps_are_captured_where_they_can_be(facts, optimizer, graphs, why):
+    record = []
+    config = decide(put(TrainConfig(), {"optim.name": optimizer}), Facts(machine=facts), rules(), record=record)
+    assert config.engine.graphs is graphs
+    assert why in latest(record, config)["engine.graphs"].why
+    for own in (True, False):  # what the user gives
+        given = put(TrainConfig(), {"optim.name": optimizer, "engine.graphs": own})
+        assert decide(given, Facts(machine=facts), rules()).engine.graphs is own
+
+
+def test_float16_is_not_captured():
+    given = put(TrainConfig(), {"engine.precision": "float16"})
+    assert decide(given, Facts(machine=GPU), rules()).engine.graphs is False
+
+
+@pytest.mark.parametrize(
+    ("decoded", "array", "processes", "kept"),
+    [
+        ((1 * GIB, GIB / 10), None, 1, "always"),
+        ((1 * GIB, GIB / 10), None, 4, "validation"),
+        ((20 * GIB, GIB), None, 1, "validation"),
+        ((30 * GIB, 3 * GIB), None, 1, "never"),
+        ((math.inf, GIB), None, 1, "validation"),  # a stream
+        ((30 * GIB, GIB), (32, 3), 1, "always"),  # in memory as they are
+        ((1 * GIB, 3 * GIB), None, 1, "auto"),  # training images alone: no value says so
+        (None, None, 1, "auto"),  # masks and boxes
+    ],
+)
+def test_images_are_kept_in_memory_where_they_fit(decoded, array, processes, kept):
+    facts = Facts(
+        data=SetFacts("classify", samples=1000, array=array, decoded=decoded),
+        machine=MachineFacts(gpu=False, cores=2, processes=processes),
+    )
+    record = []
+    config = decide(TrainConfig(), facts, MEMORY_RULES, record=record)
+    assert config.data.resident == kept
+    (one,) = record
+    assert (one.setting, one.value) == ("data.resident", kept)
+    assert "inf" not in one.why
+    assert decided_later(record, config) == ([one] if kept == "auto" else [])
+
+
+def test_what_is_known_only_later_has_a_reason_that_says_when():
+    record = []
+    config = decide(TrainConfig(), Facts(machine=CPU), rules(), record=record)
+    (one,) = decided_later(record, config)
+    assert (one.setting, one.value, config.engine.kernels) == ("engine.kernels", "auto", "auto")
+    assert "once the model is built" in one.why
+    assert one not in beside_recipe(record, config)
+    named = decide(TrainConfig(), Facts(machine=MachineFacts(gpu=True, cores=2, kernels="-gelu")), rules())
+    assert named.engine.kernels == "-gelu"

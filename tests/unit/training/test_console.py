@@ -6,6 +6,8 @@ import saccade
 from saccade.training.console import Board
 from support.training import tiny
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 
 def test_a_missing_tensorboard_is_said_with_the_extra_that_brings_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,10 +14,12 @@ import timm
 import torch
 from torch import nn
 
+import saccade
 from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
 from saccade.settings import TrainConfig
 from saccade.training import engine
 from saccade.training.engine import compile_parts, repeated_blocks, torch_settings, uncompiled
+from saccade.training.loop import Loop
 
 HOSTS: dict[str, Callable[[], nn.Module]] = {
     "vit": partial(
@@ -244,6 +247,37 @@ def test_training_attends_without_the_kernel_whose_gradient_can_be_no_number(ena
         assert torch.backends.cuda.cudnn_sdp_enabled() is enabled
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_training_is_compiled_without_sums_that_have_given_wrong_gradients() -> None:
+    inductor = pytest.importorskip("torch._inductor.config")
+    before = inductor.triton.mix_order_reduction
+    with inductor.patch({"triton.mix_order_reduction": True}):
+        for compiles in (True, False):
+            config = TrainConfig()
+            config.engine.compile = compiles
+            with torch_settings(config, torch.device("cpu")):
+                assert inductor.triton.mix_order_reduction is not compiles
+        assert inductor.triton.mix_order_reduction
+    assert inductor.triton.mix_order_reduction is before
+
+
+def test_a_run_that_ended_leaves_nothing_on_the_gpu(tmp_path, monkeypatch):
+    loops, left = [], []
+    made = Loop.__init__
+
+    def seen(self, *args, **kwargs):
+        loops.append(weakref.ref(self))
+        made(self, *args, **kwargs)
+
+    monkeypatch.setattr(Loop, "__init__", seen)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: left.append([loop() for loop in loops]))
+    small = {"dims": [32], "depths": [1], "pattern": ["G"]}
+    tiny = {"data.train_limit": 16, "optim.batch_size": 8, "model.options": small}
+    saccade.train(epochs=1, out=tmp_path / "run", settings=tiny, device="cpu", quiet=True)
+    assert loops
+    assert left == [[None] * len(loops)]
 
 
 def test_places_that_hold_nothing_are_no_blocks():

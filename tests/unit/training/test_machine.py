@@ -27,6 +27,8 @@ from saccade.training.recipes import configure
 from support.masks import make_masks, save_mask
 from support.training import TINY, tiny
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 FAST = Pace(startup=0.0, step=0.001, validation=0.0, steps=4)
 SLOW = Pace(startup=1.0, step=10.0, validation=2.0, steps=10)
 

@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 from saccade.settings import ConfigError, OptimConfig
+from saccade.settings.machine_rules import CAPTURABLE
 from saccade.tasks import Classify
-from saccade.training.optim import CAPTURABLE, build_optimizer
+from saccade.training.optim import build_optimizer
 
 
 def build(**settings):

@@ -10,6 +10,8 @@ from saccade.settings.decisions import latest, read_decisions
 from saccade.training.train import train
 from support.training import TINY, tiny
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 
 def test_a_plan_tells_size_length_time_and_who_decided_and_trains_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -35,7 +37,7 @@ def test_a_plan_tells_size_length_time_and_who_decided_and_trains_nothing(tmp_pa
         "one H200",
         "data.img_size = 28",
         "optim.lr = 0.000125 (recipe: 0.002); set, few-samples: 64 training samples",
-        "data.train_limit = 64 (recipe: null); you",
+        "data.train_limit = 64 (recipe: null); given by you",
     ):
         assert part in told, told
     assert list(tmp_path.iterdir()) == []

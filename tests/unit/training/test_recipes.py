@@ -14,6 +14,8 @@ from support.masks import make_masks
 from support.questions import make_vilt, questions, write_questions
 from support.texts import make_model, write_cola
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 STRONG = {
     "augment.rand_ops": 2,
     "augment.rand_magnitude": 9,

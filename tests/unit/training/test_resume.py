@@ -13,11 +13,16 @@ import torch
 
 from saccade.data.loader import TooManyBad
 from saccade.runs import state as states
+from saccade.runs.run import Run
 from saccade.runs.state import StateError, list_states
+from saccade.settings import machine_rules, to_yaml
+from saccade.settings.decisions import put
 from saccade.training import loop as loops
 from saccade.training.length import RunLength
 from saccade.training.loop import Interrupted, Loop, TrainingError
+from saccade.training.resumed import reopened_config
 from saccade.training.train import train
+from support.fresh import command, start
 from support.trainings import assert_same_end, environment, png_folder, settings, train_with_kills
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be read")
@@ -72,6 +77,27 @@ def test_two_kills_of_a_real_process_leave_no_trace(data, whole, tmp_path):
 
 def test_resumed_run_equals_uninterrupted_run(stopped, whole):
     train(resume=stopped, quiet=True)
+    assert_same_end(stopped, whole)
+
+
+def test_what_the_machine_decided_is_decided_anew_on_resuming(stopped, whole, monkeypatch):
+    assert Run(stopped).config().data.resident == "always"
+    record = []
+    assert reopened_config(Run(stopped), record).data.resident == "auto"
+    assert not {"data.resident", "engine.graphs", "engine.kernels"} & {one.setting for one in record}
+    monkeypatch.setattr(machine_rules, "LIMIT", 1)  # a machine with less memory
+    train(resume=stopped, quiet=True)
+    assert Run(stopped).config().data.resident == "never"
+    assert_same_end(stopped, whole)
+
+
+def test_run_of_an_earlier_version_with_undecided_settings_is_resumed(stopped, whole):
+    config = Run(stopped).config()
+    earlier = put(config, {"engine.graphs": None, "data.resident": "auto"})
+    Run(stopped).settings.write_text(to_yaml(earlier))
+    (stopped / "decisions.json").unlink()
+    train(resume=stopped, quiet=True)
+    assert Run(stopped).config() == config
     assert_same_end(stopped, whole)
 
 
@@ -182,15 +208,13 @@ def test_interrupted_command_with_reading_processes_ends_with_the_signals_status
         for name, value in settings(schedule__epochs=200, data__workers=2, data__resident="never").items()
     ]
     words = [word for option in options for word in ("--set", option)]
-    command = [sys.executable, "-m", "saccade.cli", "train", str(data), "--out", str(out), *words]
-    process = subprocess.Popen(
-        command, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
-    )
-    while process.poll() is None and not (out / "state" / "step-000000004").exists():
+    process = start(command, ["train", str(data), "--out", str(out), *words], log=tmp_path / "log.txt")
+    while process.is_alive() and not (out / "state" / "step-000000004").exists():
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
+    process.join(timeout=60)
+    told = (tmp_path / "log.txt").read_text()
+    assert process.exitcode == 130, told
     assert "--resume" in told
     assert told.count("saving and stopping") == 1
     last = int(list_states(out / "state")[-1].name.split("-")[1].split(".")[0])

@@ -2,8 +2,7 @@
 
 import json
 import shutil
-import subprocess
-import sys
+import time
 import warnings
 
 import pytest
@@ -13,8 +12,11 @@ from saccade.runs.run import Run, RunError
 from saccade.runs.state import StateError
 from saccade.settings import ConfigError
 from saccade.training.identity import differences
+from saccade.training.lifecycle import run_lock
+from saccade.training.parallel import Alone
 from saccade.training.train import train
-from support.trainings import TINY, assert_same_end, environment, png_folder, settings
+from support.fresh import start
+from support.trainings import TINY, assert_same_end, png_folder, settings
 
 
 @pytest.fixture(scope="module")
@@ -143,20 +145,24 @@ def test_another_folder_for_a_run_that_goes_on_is_refused(stopped, tmp_path):
         train(resume=stopped, out=tmp_path / "other", quiet=True)
 
 
-def test_a_run_that_another_process_trains_is_refused(stopped, data):
-    hold = (
-        "import sys; from pathlib import Path; from saccade.runs.run import Run\n"
-        "from saccade.training.lifecycle import run_lock; from saccade.training.parallel import Alone\n"
-        "with run_lock(Run(Path(sys.argv[1])), Alone()):\n    print('held', flush=True); sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", hold, str(stopped)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as other:
-        assert other.stdout.readline() == b"held\n"
+def hold(run):
+    with run_lock(Run(run), Alone()):
+        print("held", flush=True)
+        time.sleep(600)
+
+
+def test_a_run_that_another_process_trains_is_refused(stopped, data, tmp_path):
+    other = start(hold, stopped, log=tmp_path / "held.txt")
+    try:
+        while other.is_alive() and "held" not in (tmp_path / "held.txt").read_text():
+            time.sleep(0.01)
         with pytest.raises(RunError, match=f"is being trained by another process \\({other.pid}\\)"):
             train(resume=stopped, quiet=True)
         with pytest.raises(RunError, match=f"is being trained by another process \\({other.pid}\\)"):
             train(str(data), out=stopped, overwrite=True, settings=settings(), quiet=True)
+    finally:
         other.kill()
+        other.join()
     train(resume=stopped, quiet=True)
     assert_same_end(stopped, stopped.with_name("run"))
 

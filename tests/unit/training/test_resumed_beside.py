@@ -21,6 +21,8 @@ from saccade.tasks.opening import choose_task
 from saccade.training.identity import other_differences, other_inputs
 from support.trainings import assert_same_end, png_folder
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 SOT = {"depth": 1, "embed_dim": 16, "num_heads": 2, "cov_heads": 2, "cov_dim": 4, "token_embed": "linear"}
 SMALL = {"data.train_limit": 32, "data.img_size": 32, "optim.batch_size": 8, "engine.threads": 1, "keep.every_steps": 1}
 

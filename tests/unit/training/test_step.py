@@ -97,6 +97,26 @@ class Both:
         return [value, self.other]
 
 
+@pytest.mark.parametrize("use", ["auto", "off"])
+def test_an_error_where_weights_are_sharded_names_the_kernels_in_use(use, monkeypatch):
+    monkeypatch.setattr(table, "KERNELS", (row(BrokenLinear),))
+    monkeypatch.setattr(BrokenLinear, "after", 0)
+    monkeypatch.setattr(BrokenLinear, "error", error := RuntimeError("no such instruction"))
+    step, model = object.__new__(Step), nn.Sequential(nn.Linear(4, 3))
+    step.sharded, step.world, step.guard = True, Both(""), Guard(model, "train", use)
+
+    def run(batch, *, strong):
+        if use == "off":
+            raise error
+        model(batch["image"])
+
+    step._run_or_replay = run
+    with pytest.raises(RuntimeError, match="no such instruction") as raised:
+        step._train_step({"image": torch.randn(2, 4)}, strong=True)
+    notes = getattr(raised.value, "__notes__", [])
+    assert ["toy were in use" in note and "--kernels off" in note for note in notes] == [True] * (use == "auto")
+
+
 @pytest.mark.parametrize(("own", "other"), [("no such instruction", ""), ("", "RuntimeError: there"), ("", "")])
 def test_all_processes_leave_kernels_out_if_they_fail_in_one(own, other, monkeypatch):
     monkeypatch.setattr(table, "KERNELS", (row(BrokenLinear),))

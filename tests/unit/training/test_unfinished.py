@@ -17,6 +17,8 @@ from saccade.training.loop import Interrupted, Loop
 from support.images import pixels
 from support.training import TINY
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 EPOCHS = 3
 SETTINGS = TINY | {"keep.ema": 0.9}
 

@@ -1,6 +1,8 @@
 """A setting that a user gives is read by the run or refused: for every setting there is, in trainings of every kind."""
 
 import dataclasses
+import functools
+import re
 import sys
 import typing
 from typing import Any, get_args, get_origin
@@ -13,6 +15,7 @@ from saccade.comparison.compare import plan_comparison
 from saccade.settings import ConfigError, TrainConfig, flatten, overlay
 from saccade.settings.overrides import names_of
 from saccade.tasks.opening import open_samples
+from saccade.training.idle import idle_options
 from saccade.training.recipes import configure
 from saccade.training.resolve import resolve
 from saccade.training.unread import READ, Situation, require_rules, unread
@@ -33,6 +36,7 @@ ASIDE = (
     "saccade.settings.decisions",
     "saccade.settings.overrides",
     "saccade.training.unread",
+    "saccade.training.idle",
     "dataclasses",
     "copy",
     "test_unread",
@@ -142,6 +146,7 @@ def read(runs, tmp_path_factory):
     return found
 
 
+@functools.cache
 def other_values(name: str) -> list[Any]:
     """Return values of a setting that are not its default, by what it takes."""
     default = flatten(TrainConfig())[name]
@@ -262,6 +267,41 @@ def test_an_arm_whose_setting_nothing_reads_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"arm 'x': augment\.scale"):
         compare(tmp_path, "base", "x:=augment={scale: [0.5, 1.0]}")
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"model.name": "glnet_nano", "model.options": {"kmeans_iterations": 5}}, "clustering=soft.*clustering=kmeans"),
+        ({"model.name": "glnet_nano", "model.options": {"kmeans_iterations": 5, "clustering": "kmeans"}}, None),
+        (
+            {"model.name": "sot_7", "model.options": {"num_iter": 3, "normalization": "epn"}},
+            "svpn or normalization|svpn",
+        ),
+        ({"model.name": "sot_7", "model.options": {"num_iter": 3}}, None),
+        ({"model.name": "sot_7", "model.options": {"num_iter": 3, "pooling": "gcp"}}, None),
+        ({"model.name": "sot_7", "model.options": {"epn_axis": "vector"}}, "only used with normalization=epn"),
+        (
+            {"model.plugins": ["drloc:schedule=constant,ramp_epochs=5"]},
+            "ramp_epochs has no effect with schedule=constant",
+        ),
+        ({"model.plugins": ["drloc:ramp_epochs=5"]}, None),
+        ({"model.plugins": ["second_order:normalization=sqrt_d,alpha=0.3"]}, "alpha has no effect"),
+    ],
+)
+def test_an_option_that_does_nothing_beside_others_is_refused(given, told):
+    config = configure("quick", given)
+    choice, data = open_samples("classify", config.data)
+    found = unread(given, Situation(config, config, choice, data, CPU))
+    assert bool(found) == (told is not None)
+    if told is not None:
+        assert re.search(told, *found.values())
+    assert not idle_options(config.model, flatten(config))  # of a recipe, which is taken as it is
+
+
+def test_arms_that_would_be_one_network_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"arm 'x': the plug-in .* ramp_epochs has no effect"):
+        compare(tmp_path, "base", "x:=drloc:schedule=constant,ramp_epochs=5")
 
 
 def test_a_setting_of_all_arms_is_read_by_one_of_them_at_least(tmp_path):

@@ -11,6 +11,8 @@ from saccade.cli import main
 from saccade.training.watch import make_server
 from support.training import tiny
 
+pytestmark = pytest.mark.usefixtures("few_answers")
+
 
 @pytest.fixture
 def serve():

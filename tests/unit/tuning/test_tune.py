@@ -170,7 +170,8 @@ def test_the_command_that_a_search_prints_trains_what_it_tried(model, given, tmp
     assert set(more[::2]) == {"--set"}
     trained, _ = resolve(configure(recipe, parse_settings(more[1::2])), choice, data, device)
     leaves, wanted = flatten(trained), flatten(tried) | best.values
-    wanted |= {"data.train_limit": given.get("data.train_limit")}
+    # trials use a part of the samples, which may fit into memory where all do not
+    wanted |= {"data.train_limit": given.get("data.train_limit"), "data.resident": "always"}
     assert {name: value for name, value in leaves.items() if value != wanted[name]} == {"recipe": str(found.recipe)}
 
 
@@ -215,7 +216,21 @@ def test_trials_of_other_samples_are_not_taken_for_those_of_these(planned, tmp_p
     assert run_tune(tmp_path / "tune", data=str(data)).settings == first.settings
 
 
+def test_trials_with_another_teacher_are_not_taken_for_those_with_this_one(planned, tmp_path):
+    teachers = [
+        saccade.train(out=tmp_path / f"teacher{seed}", epochs=1, seed=seed, settings=TINY, quiet=True).path
+        for seed in (0, 1)
+    ]
+    teacher = tmp_path / "teacher"
+    teacher.symlink_to(teachers[0])
+    run_tune(tmp_path / "tune", plugins=[f"distill:teacher={teacher}"])
+    teacher.unlink()
+    teacher.symlink_to(teachers[1])
+    with pytest.raises(RunError, match="the teacher changed since the search"):
+        run_tune(tmp_path / "tune", plugins=[f"distill:teacher={teacher}"])
+
+
 def test_finished_trials_of_earlier_versions_are_found():
-    before = "c3d10a33565f"  # the key of these settings, before those of `store.LATER` were added
+    before = "c3d10a33565f"  # the key of these settings when there were fewer of them
     assert store.key_of(TrainConfig()) == before
     assert store.key_of(overlay(TrainConfig(), {"schedule.warmup_share": 0.1})) != before

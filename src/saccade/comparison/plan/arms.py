@@ -7,16 +7,18 @@ all arms have: the common settings, without the recipe's own plug-ins.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...building.build import parse_plugin
 from ...plugins import PLUGINS
 from ...settings import ConfigError, TrainConfig, flatten, overlay, read_value
 from ...settings.decisions import Decision
+from ...settings.families import family_of
 from ...settings.named import name_of
 from ...settings.overrides import ADDED, dotted, merge
 from ...training.recipes import SHORT_FLAGS, configure, default_recipe
+from ..run.folder import config_hash
 
 BASE = "base"
 # Short flags that all arms share, or that `+` writes.
@@ -170,3 +172,24 @@ def changed(reference: TrainConfig, config: TrainConfig) -> dict[str, tuple[Any,
     """Return the settings, except the seed, in which two configurations differ: name to both values."""
     first, second = flatten(reference), flatten(config)
     return {name: (first[name], second[name]) for name in first if first[name] != second[name] and name != "seed"}
+
+
+def find_twins(configs: Mapping[str, TrainConfig], reference: str) -> dict[str, str]:
+    """Return for every arm the first one that has the same settings, the reference before others; they share runs.
+
+    Recipes that fit a family of models to few or small images in other ways make no other settings, and are refused.
+    """
+    seen: dict[str, str] = {}
+    order = [reference, *(name for name in configs if name != reference)]
+    twins = {name: seen.setdefault(config_hash(configs[name]), name) for name in order}
+    for name, twin in twins.items():
+        recipes, model = [configs[one].recipe for one in (twin, name)], configs[name].model.name
+        found = [family_of(recipe, model) for recipe in recipes]
+        fitting = [None if one is None else replace(one, name="", settings={}, measured="") for one in found]
+        if fitting[0] != fitting[1]:
+            raise ConfigError(
+                f"arms {twin!r} and {name!r} have the same settings, but their recipes {recipes[0]} and {recipes[1]} "
+                f"name other `families`, which fit {model} to few or small images; give both recipes the same "
+                "families, or compare them in two comparisons"
+            )
+    return twins

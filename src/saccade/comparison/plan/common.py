@@ -132,9 +132,10 @@ def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: D
         except Exception:  # whatever is wrong with an arm is said where it is built
             continue
         situation = Situation(config, resolved, *opened, device)
-        if found := unread(dotted(arm.settings), situation):
+        own = [*dotted(arm.settings), *(["model.plugins"] if arm.plugins else [])]
+        if found := unread(own, situation):
             raise ConfigError(f"arm {arm.name!r}: {'; '.join(found.values())}")
-        shared.append(unread([name for name in typed if name not in dotted(arm.settings)], situation))
+        shared.append(unread([name for name in typed if name not in own], situation))
     idle = [name for name in (shared[0] if shared else ()) if all(name in one for one in shared)]
     if idle:
         raise ConfigError("; ".join(shared[0][name] for name in idle))

@@ -46,13 +46,15 @@ class BudgetFitting:
         runs = f"all arms with {count_of(seeds, 'seed')}"
         return time_facts(self.tried, self.asked.budget, epochs=self.tried[-1].epochs, took="", runs=runs)
 
-    def choose_size(self, config: TrainConfig, epochs: Mapping[str, int]) -> Pace:
+    def choose_size(self, config: TrainConfig, epochs: Mapping[str, int], kinds: frozenset[str] = frozenset()) -> Pace:
         """Time the reference's settings, then smaller ones, until enough epochs fit; return the last pace.
 
         Args:
             config: of the reference.
             epochs: asked, of each arm.
+            kinds: the reference's repeated blocks, which a GPU compiles.
         """
+        self._reserve_compiling({"": kinds}, {"": config})
 
         def try_one(candidate: TrainConfig) -> Tried:
             self.timing.reading = 0.0
@@ -60,7 +62,7 @@ class BudgetFitting:
             fitting = self._usual(dict.fromkeys(epochs, pace), epochs, self.asked)
             return Tried(candidate, pace, fitting, max(epochs.values()))
 
-        candidates = smaller_settings(config, *self.timing.cache.open(config))
+        candidates = smaller_settings(config, *self.timing.cache.open(config), gpu=self.timing.gpu)
         self.tried = try_smaller(candidates, try_one, lambda: self.spent() > TIMING * self.asked.budget)
         return self.tried[-1].pace
 
@@ -72,8 +74,7 @@ class BudgetFitting:
         Args:
             asked: epochs of each arm.
         """
-        kinds = {name: snapshots[name].kinds for name in configs}
-        self.compiling = min(self.timing.compiling(kinds, configs), MOST_COMPILED * self.asked.budget)
+        self._reserve_compiling({name: snapshots[name].kinds for name in configs}, configs)
         longest = max(asked[name] for name in configs)
 
         def fit(paces: Mapping[str, Pace]) -> BudgetFit:
@@ -102,6 +103,10 @@ class BudgetFitting:
             "few": self._warn_of_few(found, paces, epochs),
             "longer": self._longer(paces, epochs),
         }
+
+    def _reserve_compiling(self, kinds: Mapping[str, frozenset[str]], configs: Mapping[str, TrainConfig]) -> None:
+        """Set aside the time in which kinds of blocks are compiled, each once."""
+        self.compiling = min(self.timing.compiling(kinds, configs), MOST_COMPILED * self.asked.budget)
 
     def _fit(
         self, paces: Mapping[str, Pace], epochs: Mapping[str, int], asked: BudgetRequest | None = None

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from ..conclude.evidence import refuse_frames_of
 from ..run.folder import Folder, config_hash, is_finished
 from ..run.processes import Crew, make_slots, shared_by, visible_gpus
 from ..run.scheduler import Job, Limits, part_of
-from .arms import changed, reference_of
+from .arms import changed, find_twins, reference_of
 from .budget import USUAL_SEEDS, BudgetRequest, makespan
 from .common import REFERENCE, arm_configs, count_in_epochs, inspect_arms, refuse_earlier, refuse_unread, say_common
 from .fitting import BudgetFitting, say_budget, say_outlook
@@ -37,7 +38,7 @@ from .folds import FoldAssignment, FoldRun, fold_runs
 from .plan import Note, Plan, PlannedArm, describe, estimate_detectable, say_size
 from .ready import Ready
 from .request import Request, resolve_metric
-from .snapshot import ArmSnapshot, DataCache, unchanged
+from .snapshot import ArmSnapshot, DataCache, inspect_arm, unchanged
 from .timing import Timing
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 
@@ -109,7 +110,10 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
-        refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
+        if (
+            self.request.record["arms"].keys() - before.get("request", {}).get("arms", {}).keys()
+        ):  # else accepted before
+            refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
         count_in_epochs(self.configs, self.cache, torch.device(self._kind()))
         self.wanted_epochs = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
@@ -118,9 +122,7 @@ class Planner:
             self._settle_strength(settles)
         fit = self._fit_before(before)
         facts = None if self.budget is None else self._choose_size(fit)
-        seen: dict[str, str] = {}
-        order = [self.reference, *(name for name in self.configs if name != self.reference)]
-        self.twins = {name: seen.setdefault(config_hash(self.configs[name]), name) for name in order}
+        self.twins = find_twins(self.configs, self.reference)
         done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
         runs = len(self.distinct) * len(self.seeds) * self.fitting.asked.folds
         self.timing.beside = shared_by(self.slots[:runs])
@@ -244,10 +246,15 @@ class Planner:
         facts = self.fitting.facts
         if fit is not None:
             facts = TimeFacts(**fit["size"]) if "size" in fit else facts
-        elif self.request.leaves_size and self._kind() == "cpu":
+        elif self.request.leaves_size:
             self.timing.reads_once = self.request.folds is None
             epochs = {config_hash(config): self.wanted_epochs[name] for name, config in self.configs.items()}
-            self.timing.known[self.reference] = self.fitting.choose_size(self.configs[self.reference], epochs)
+            config, kinds = self.configs[self.reference], frozenset[str]()
+            self.timing.beside = shared_by(self.slots[: len(epochs) * len(self.seeds) * self.fitting.asked.folds])
+            if self.timing.compiles(config):
+                with suppress(Exception):  # whatever is wrong with an arm is said where it is built
+                    kinds = inspect_arm(config, self.cache, torch.device(self._kind())).kinds
+            self.timing.known[self.reference] = self.fitting.choose_size(config, epochs, kinds)
             facts = self.fitting.facts
         for name in self.configs:
             self.configs.fit(name, facts, without=("epochs-in-time",))

@@ -8,8 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from ...settings import TrainConfig, overlay
+from ...settings.decisions import decide
+from ...settings.facts import Facts
 from ...support.durations import BudgetError
+from ...training.facts import machine_facts
 from ...training.loop import Interrupted
 from ...training.pace import Pace
 from ..run.processes import Crew, time_probe
@@ -119,7 +124,11 @@ class Timing:
 
     def compiles(self, config: TrainConfig) -> bool:
         """Whether runs of these settings are compiled."""
-        return self.gpu and config.engine.compile is not False
+        if not self.gpu or config.engine.compile is False:
+            return False
+        rules = self.cache.open(config)[0].kind.task_rules()  # a task may leave its models uncompiled
+        facts = Facts(machine=machine_facts(torch.device("cuda")))
+        return decide(config, facts, rules).engine.compile is not False
 
     def compiling(self, kinds: Mapping[str, frozenset[str]], configs: Mapping[str, TrainConfig]) -> float:
         """Return the estimated compilation time of all distinct kinds of blocks."""

@@ -1,6 +1,5 @@
 """The folder of a comparison: its request and its runs."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -12,7 +11,8 @@ from typing import Any
 from ...data.split import abbreviate
 from ...runs.run import Run, RunError, hold
 from ...runs.state import list_states
-from ...settings import TrainConfig, flatten
+from ...settings import TrainConfig
+from ...settings.hashing import OF_COMPARISONS, hash_settings
 from ...support.files import write_text
 
 FORMAT = 1
@@ -26,19 +26,6 @@ MACHINE = {
     "keep.every_seconds",
     "keep.states",
     "keep.tensorboard",
-}
-# Settings of the first version. Later ones are only hashed if they differ from their default, so that earlier
-# comparisons are found.
-FIRST = {
-    "data": "path val val_share split_seed img_size mean std workers buffer train_limit",
-    "model": "name options plugins drop_path pretrained checkpoint probe",
-    "augment": "crop pad scale ratio flip rand_ops rand_magnitude rand_spread jitter erase mixup cutmix mix_prob "
-    "switch_prob repeats off_epochs",
-    "optim": "name lr lr_batch batch_size least_steps accumulate weight_decay momentum betas eps layer_decay clip",
-    "schedule": "epochs warmup warmup_lr min_lr patience",
-    "loss": "smoothing class_weights",
-    "engine": "precision compile graphs channels_last grad_checkpointing parallel",
-    "keep": "ema evaluate_every",
 }
 
 
@@ -141,10 +128,8 @@ class Folder:
 
 def config_hash(config: TrainConfig) -> str:
     """Return a hash of the settings, without seed and machine."""
-    first = {f"{group}.{name}" for group, names in FIRST.items() for name in names.split()}
-    defaults, aside = flatten(TrainConfig()), MACHINE | {"seed", "recipe"}
-    leaves = {k: v for k, v in flatten(config).items() if k not in aside and (k in first or v != defaults[k])}
-    return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
+    # A recipe's settings are hashed: one that was renamed or edited makes another run only where these differ.
+    return hash_settings(config, first=OF_COMPARISONS, aside=(*MACHINE, "seed", "recipe"), length=10)
 
 
 def slug(name: str) -> str:
@@ -153,9 +138,9 @@ def slug(name: str) -> str:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a run is finished and complete."""
+    """Whether a run is finished and has what is compared; its weights, which are not, may have been deleted."""
     run = Run(path)
-    return run.finished() and (run.scores_file.exists() or run.predictions_file.exists())
+    return (path / "summary.json").exists() and (run.scores_file.exists() or run.predictions_file.exists())
 
 
 def resumable(path: Path) -> Run | None:

@@ -18,12 +18,14 @@ import torch
 
 from ...runs.run import Run, hold
 from ...settings import TrainConfig, overlay
-from ...settings.decisions import Decision, read_decisions
+from ...settings.decisions import Decision
 from ...support.files import read_record, write_text
 from ...training.allowance import Allowance, DeadlineExceeded
+from ...training.engine import free_memory
 from ...training.loop import Interrupted, TrainingError
 from ...training.pace import Pace, measure_pace
 from ...training.parallel import local_device
+from ...training.resumed import reopened_config
 from ...training.train import train_config
 from ..conclude.soundness import Probes
 from ..plan.snapshot import DataCache
@@ -81,8 +83,9 @@ def _train(
     begun, run = time.monotonic(), resumable(path)
     if run is not None:
         machine = {"engine.device": config.engine.device, "engine.threads": config.engine.threads}
-        decided = read_decisions(run.path)
-        train_config(overlay(run.config(), machine), run=run, quiet=True, allowance=allowance, record=decided)
+        decided = list[Decision]()
+        begun_with = overlay(reopened_config(run, decided), machine)
+        train_config(begun_with, run=run, quiet=True, allowance=allowance, record=decided)
         return
     device = local_device(config.engine.device)
     if device.type == "cuda":
@@ -129,7 +132,7 @@ def main() -> int:
         write_text(Path(asked["answer"]), json.dumps(found))
         if found.get("kind") == "stopped":
             break
-        _let_go()  # while waiting for the next job
+        free_memory()  # while waiting for the next job
     return 0
 
 
@@ -151,13 +154,6 @@ def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
     except Exception as error:
         traceback.print_exc()
         return {"kind": "failed", "reason": str(error) or type(error).__name__}
-
-
-def _let_go() -> None:
-    """Free a run's memory."""
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
 
 
 def _say_to(log: Path) -> None:

@@ -13,7 +13,7 @@ from ...data.sides import random_crops
 from ...data.spec import InputSpec
 from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
-from ..segmentation.augment import AfterCrops, CropAugment
+from ..segmentation.augment import AfterCrops, CropAugment, crop_scale
 from .data import ObjectEncoder
 from .detector import CELLS, LABEL, WHOLE, answer_gap, read_answers
 
@@ -28,7 +28,7 @@ class DetectionCodec(Codec):
         """Return the encoder of images and objects; crops of squares are made on the device."""
         if augment is None:
             return ObjectEncoder(self.spec.framing, own=self.spec.own_frame)
-        scale, uniform = self._scale
+        scale, uniform = crop_scale(self.spec)
         return ObjectEncoder(random_crops(self.spec.framing, augment, scale=scale, uniform_scale=uniform))
 
     def expander(self, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
@@ -36,14 +36,8 @@ class DetectionCodec(Codec):
         framed: dict[str, Any] = {"mean": self.spec.mean, "std": self.spec.std, "device": device}
         if self.spec.framing.drawn:
             return AfterCrops(augment, img_size=self.spec.img_size, **framed)
-        scale, uniform = self._scale
+        scale, uniform = crop_scale(self.spec)
         return CropAugment(augment, crop=self.spec.img_size, scale=scale, uniform_scale=uniform, **framed)
-
-    @property
-    def _scale(self) -> tuple[tuple[float, float], bool]:
-        """Range of the resize factor of training samples, and whether it is drawn uniformly."""
-        low, high = self.spec.extra.get("scale") or (1.0, 1.0)
-        return (low, high), bool(self.spec.extra.get("uniform_scale"))
 
     def gap(self, first: np.ndarray, second: np.ndarray) -> float:
         """Return the largest difference of outputs above the score threshold, in any order."""

@@ -14,6 +14,7 @@ from ...data.augment import Augment
 from ...data.draws import uniform
 from ...data.geometry import AREA, FLIP, LEFT, RATIO, TOP, Geometry, matrices, rand_moves
 from ...data.sides import MOVED
+from ...data.spec import InputSpec
 from ...settings import AugmentConfig
 
 TRIES = 10  # places that are tried for a crop
@@ -141,3 +142,9 @@ def largest_share(masks: Tensor, crops: Tensor, side: int) -> Tensor:
     median = ordered.gather(1, ((total - 1).clamp(min=0) // 2)[:, None])
     share = ((classes == median) & counted).sum(1) / total.clamp(min=1)
     return torch.where(total > 0, share, 1.0)
+
+
+def crop_scale(spec: InputSpec) -> tuple[tuple[float, float], bool]:
+    """Return the range of the resize factor of training crops, and whether it is drawn uniformly."""
+    low, high = spec.extra.get("scale") or (1.0, 1.0)
+    return (low, high), bool(spec.extra.get("uniform_scale"))

@@ -10,7 +10,7 @@ from ...data.framing import Encoder, unfit
 from ...data.sides import random_crops
 from ...settings import AugmentConfig, LossConfig
 from ..codec import Codec
-from .augment import AfterCrops, CropAugment
+from .augment import AfterCrops, CropAugment, crop_scale
 from .data import MaskEncoder
 from .testing import own_classes
 
@@ -25,7 +25,7 @@ class SegmentationCodec(Codec):
         """Return the encoder of images and masks; crops of squares are made on the device."""
         if augment is None:
             return MaskEncoder(self.spec.framing, own=self.spec.own_frame)
-        scale, uniform = self._scale
+        scale, uniform = crop_scale(self.spec)
         framing = random_crops(self.spec.framing, augment, crop=self._crop, scale=scale, uniform_scale=uniform)
         return MaskEncoder(framing, cat_max_ratio=self.spec.extra.get("cat_max_ratio", 1.0))
 
@@ -34,7 +34,7 @@ class SegmentationCodec(Codec):
         framed: dict[str, Any] = {"mean": self.spec.mean, "std": self.spec.std, "device": device}
         if self.spec.framing.drawn:
             return AfterCrops(augment, img_size=self._crop, **framed)
-        scale, uniform = self._scale
+        scale, uniform = crop_scale(self.spec)
         framed |= {"scale": scale, "uniform_scale": uniform, "cat_max_ratio": self.spec.extra.get("cat_max_ratio", 1.0)}
         return CropAugment(augment, crop=self._crop, **framed)
 
@@ -42,12 +42,6 @@ class SegmentationCodec(Codec):
     def _crop(self) -> int:
         """Side of training crops."""
         return self.spec.extra.get("crop") or self.spec.img_size
-
-    @property
-    def _scale(self) -> tuple[tuple[float, float], bool]:
-        """Range of the resize factor of training crops, and whether it is drawn uniformly."""
-        low, high = self.spec.extra.get("scale") or (1.0, 1.0)
-        return (low, high), bool(self.spec.extra.get("uniform_scale"))
 
     def read_output(self, output: np.ndarray) -> np.ndarray:
         """Return the scores of every class and pixel of the framed images, which `unframe` decodes.

@@ -76,8 +76,8 @@ class SegmentationMetrics(Metrics):
         if not self.own_frame:
             yield torch.arange(len(batch["mask"])), answers["mask"], batch["mask"]
             return
-        for size, places in by_size(batch["size"]):
-            here = places.to(answers["output"].device)
+        for size, places in by_size(batch["size"], device := answers["output"].device):
+            here = places.to(device)
             truth = from_runs(batch["mask_values"][here], batch["mask_runs"][here], size)
             yield places, own_classes(answers["output"][here], size), truth
 
@@ -118,7 +118,7 @@ def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
     batch, cells = len(answer), classes**2
     total = torch.zeros(batch * cells + 1, dtype=torch.int64, device=truth.device)
     sample = torch.arange(batch, device=truth.device)[:, None, None]
-    for part in strips(truth.shape[1], truth[:, 0].numel()):
+    for part in strips(truth.shape[1], truth[:, 0].numel(), truth.device):
         true = truth[:, part]
         code = (sample * classes + true) * classes + answer[:, part]
         total += torch.where(true == OUTSIDE, batch * cells, code).flatten().bincount(minlength=len(total))
@@ -139,7 +139,7 @@ def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
         return code.flatten().bincount(minlength=bins + 1)[:-1].view(batch, classes)
 
     found = torch.zeros(batch, 2, classes, dtype=torch.int64, device=truth.device)
-    for part in strips(height, batch * width):
+    for part in strips(height, batch * width, truth.device):
         near = slice(max(part.start - reach, 0), min(part.stop + reach, height))
         real = truth[:, near]
         predicted = torch.where(

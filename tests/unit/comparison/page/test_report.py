@@ -24,7 +24,7 @@ def page():
 
 def test_the_page_tells_who_decided_the_settings_and_where_arms_differ_in_that(page):
     ((arm, setting, reference, own),) = page.rows("Decisions that differ between the arms")
-    assert (arm, setting, own) == ("better", "optim.lr", "0.003 (you, you: given by you)")
+    assert (arm, setting, own) == ("better", "optim.lr", "0.003 (given by you)")
     assert reference.startswith("0.002 (family, family: a model")
     ((setting, value, recipe, who, why),) = page.rows("Settings of base that differ from the recipe")
     assert (setting, value, recipe, who) == ("optim.lr", "0.002", "0.001", "family")

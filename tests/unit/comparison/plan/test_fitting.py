@@ -4,13 +4,17 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from saccade.comparison.compare import plan_comparison
-from saccade.comparison.plan import timing
+from saccade.comparison.plan import planning, timing
 from saccade.comparison.plan.planning import Planner
 from saccade.comparison.plan.request import Request
+from saccade.comparison.run.processes import Crew, Slot
+from saccade.settings import ConfigError
 from saccade.support.durations import BudgetError
+from saccade.support.spawning import VISIBLE
 from saccade.training.pace import Pace
 
 ARMS = ["base", "broadcast", "drloc"]
@@ -42,6 +46,14 @@ def timed(monkeypatch):
     monkeypatch.setattr(timing, "time_probe", pace)
     monkeypatch.setattr(Planner, "spent", lambda _: 10.0)
     return found
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with a GPU that runs can go to."""
+    monkeypatch.setattr(planning, "make_slots", lambda *_, **__: [Slot({VISIBLE: "0"})])
+    monkeypatch.setattr(Crew, "call", lambda _: None)
+    monkeypatch.setattr(timing.Timing, "begin", lambda *_: None)
 
 
 def plan(data, budget, *, arms=ARMS, **options):
@@ -107,3 +119,39 @@ def test_what_was_chosen_stays_when_the_comparison_is_resumed(photographs, timed
     timed.clear()
     assert jobs() == first
     assert set(timed) == {(True, 32)}
+
+
+@pytest.mark.parametrize(
+    ("budget", "small", "pixels"), [("5m", True, 32), ("12m", True, 64), ("80m", False, 96), ("8h", False, 96)]
+)
+def test_a_gpu_is_fitted_by_the_same_rule_as_a_cpu(photographs, timed, gpu, budget, small, pixels):
+    found = plan_comparison(str(photographs), arms=ARMS, budget=budget, out="unused")
+    assert timed[-1] == (small, pixels)
+    assert f"input resolution {pixels}, " in str(found)
+    assert "without compilation: compiled steps take about" in str(found)  # which is how its speed is known
+
+
+def test_time_to_compile_on_a_gpu_counts_when_the_size_is_chosen(photographs, timed, gpu, monkeypatch):
+    for seconds, pixels in ((0.0, 96), (10.0, 64)):
+        monkeypatch.setattr(timing, "FIRST_COMPILED", seconds)
+        monkeypatch.setattr(timing, "KIND_COMPILED", seconds)
+        plan_comparison(str(photographs), arms=ARMS, budget="12m", out="unused")
+        assert timed[-1] == (True, pixels)
+
+
+def test_a_smaller_model_that_is_no_faster_is_not_taken(photographs, gpu, monkeypatch):
+    launches = lambda config, *_: Pace(1.0, 8.0 + bool(config.model.options), 0.1, steps=1, how="by launches")  # noqa: E731
+    monkeypatch.setattr(timing, "time_probe", launches)
+    found = str(plan_comparison(str(photographs), arms=ARMS, budget="12m", out="unused"))
+    assert "input resolution 96, " in found
+    assert "383,372 parameters" not in found
+
+
+def test_arms_of_equal_settings_whose_recipes_have_other_families_are_refused(photographs, tmp_path):
+    values = {"model": {"name": "vit_tiny_patch16_224"}, "optim": {"lr": 1e-3, "least_steps": 10}}
+    for name, families in (("one", {"families": "small"}), ("other", {})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**values, **families}))
+    given = dict.fromkeys(("optim.weight_decay", "optim.clip", "schedule.warmup"), 1.0)
+    arms = [f"{name}:=recipe={tmp_path / name}.yaml+lr=1e-3" for name in ("one", "other")]
+    with pytest.raises(ConfigError, match=r"have the same settings, but their recipes .* name other `families`"):
+        plan(photographs, None, arms=arms, settings=given, seeds=2)

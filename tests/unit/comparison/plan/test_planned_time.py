@@ -10,8 +10,9 @@ from saccade.comparison.plan import common, fitting, planning, timing
 from saccade.comparison.plan.arms import parse_arm
 from saccade.comparison.plan.plan import estimate_detectable
 from saccade.comparison.plan.request import Request
+from saccade.comparison.plan.snapshot import DataCache
 from saccade.comparison.run.processes import Crew, Slot, shared_by
-from saccade.settings import overlay
+from saccade.settings import TrainConfig, overlay
 from saccade.training.defaults import validate_every
 from support.comparisons import SETTINGS, TINY
 from support.planning import ACCURACY, PACE, plan
@@ -173,3 +174,15 @@ def test_how_often_runs_validate_stays_as_it_was_begun(tmp_path):
     assert record.pop("every") == 3
     (tmp_path / "c" / "comparison.json").write_text(json.dumps(record))  # as one that was begun before
     assert every(settings=SETTINGS) == {1}
+
+
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_only_what_a_run_compiles_is_planned_as_compiled(tmp_path, asked):
+    rows = "".join(f"a text of {number} words,{'ab'[number % 2]}\n" for number in range(20))
+    (tmp_path / "texts.csv").write_text(f"text,label\n{rows}")
+    engine = {"engine.compile": asked}
+    texts = overlay(TrainConfig(), {"task": "text", "data.path": str(tmp_path / "texts.csv"), **engine})
+    images = overlay(TrainConfig(), engine)
+    on_gpu, on_cpu = (timing.Timing(None, DataCache(), gpu=gpu, done=lambda _: []) for gpu in (True, False))
+    assert (on_gpu.compiles(images), on_gpu.compiles(texts)) == (asked is not False, asked is True)
+    assert not on_cpu.compiles(images)

@@ -21,6 +21,10 @@ from support.kernels import by_references, swap, takes_every_call, undo
 ROWS = ("unpadded", "slots", "attention", "depthwise", "gelu", "block")
 
 
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 def mixer(**options):
     return GLMix(16, num_heads=2, num_slots=4, **options)
 
@@ -37,6 +41,7 @@ MIXERS = {
     "global_local": lambda: mixer(mixer="global_local"),
     "window": lambda: mixer(local="window", window_size=2),
 }
+IN_OTHERS = ("local", "global", "global_local")  # their branches are compiled side by side and in one order elsewhere
 CHANGES = ("", "scaled", "frozen", "half frozen", "listened", "norm listened", "foreign", "without convolutions")
 
 
@@ -90,8 +95,8 @@ def test_a_block_has_the_plain_outputs_and_gradients(monkeypatch, kind, changed,
     assert all(torch.equal(a, b) for a, b in zip(passed(block, x), want, strict=True) if a is not None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("dtype", [torch.float64, slow(torch.float32)])
+@pytest.mark.parametrize("kind", [one for one in MIXERS if one not in IN_OTHERS] + [slow(one) for one in IN_OTHERS])
 def test_a_compiled_block_has_the_plain_outputs_and_gradients(monkeypatch, kind, dtype):
     block, x = block_of(kind, dtype=dtype), given(dtype)
     want = passed(block, x)

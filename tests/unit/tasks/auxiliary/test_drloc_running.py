@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from timm.optim import param_groups_weight_decay
 from torch import nn
 
 from saccade.plugins import HostError
 from saccade.tasks import RelativeLocalization, Task
 from support.drloc_hosts import SIZE, TARGETS, host, images, seeded
+from support.fresh import run_ranks
 
 # A citizen of PyTorch
 
@@ -183,4 +183,4 @@ def ddp_worker(rank, path):
 
 
 def test_two_processes_give_the_gradient_of_the_joint_batch(tmp_path):
-    mp.spawn(ddp_worker, (str(tmp_path),), nprocs=2)
+    run_ranks(ddp_worker, str(tmp_path), processes=2)

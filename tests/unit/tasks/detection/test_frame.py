@@ -145,7 +145,7 @@ def compare_with_file(predictions, folder, whole, numbers):
 @pytest.fixture(scope="module")
 def trained(drawn, tmp_path_factory):
     settings = {
-        "model.head": "mask_rcnn:width=32,hidden=64,sampled=64,proposals=100",
+        "model.head": "mask_rcnn:width=16,hidden=32,sampled=32,proposals=50",
         "keep.ema": None,
         "data.workers": 0,
         "schedule.warmup": 0,

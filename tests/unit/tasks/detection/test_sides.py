@@ -59,6 +59,7 @@ def objects(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(objects, tmp_path_factory):
     settings = {"model.head": HEAD, "keep.ema": None, "data.workers": 0, "optim.lr": 3e-3}
+    settings["keep.evaluate_every"] = 14
     return saccade.train(
         str(objects), task="detect:longest=96,scale=[0.8,1]", model="resnet10t", recipe="detect", epochs=14,
         batch_size=4, img_size=64, settings=settings, out=str(tmp_path_factory.mktemp("run") / "run"), quiet=True,

@@ -248,6 +248,8 @@ def test_run_learns_its_labels_and_keeps_thresholds_scores_and_a_page(tmp_path):
         "augment.erase": 0.0,
         "optim.lr": 0.01,
         "model.drop_path": 0.0,
+        "keep.every_steps": None,
+        "keep.evaluate_every": 5,
     }
     trained = train(str(labels_list(tmp_path)), out=tmp_path / "run", settings=values, quiet=True)
     assert trained.metric == "map"

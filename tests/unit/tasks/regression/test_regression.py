@@ -150,6 +150,7 @@ def test_answers_are_in_the_numbers_own_unit():
 
 def test_run_learns_its_numbers_and_shows_them(tmp_path):
     values = plain(schedule__epochs=40, optim__lr=0.01, model__drop_path=0.0)
+    values |= {"keep.every_steps": None, "keep.evaluate_every": 20}
     trained = train(str(numbers_list(tmp_path)), out=tmp_path / "run", settings=values, quiet=True)
     run = Run.open(tmp_path / "run")
     scores = run.scores()

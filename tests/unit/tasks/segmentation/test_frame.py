@@ -117,6 +117,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frame")
     data = make_odd_set(folder / "set", SIZES)
     settings = {"model.head": "fpn:width=16,inner=32", "keep.ema": None, "data.workers": 0, "optim.lr": 0.02}
+    settings["keep.evaluate_every"] = 15
     run = saccade.train(
         str(data), task="segment", model="resnet10t", epochs=15, batch_size=3, img_size=SIDE,
         out=folder / "run", device="cpu", settings=settings, quiet=True,

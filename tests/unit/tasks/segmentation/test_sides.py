@@ -45,6 +45,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sides")
     data = make_odd_set(folder / "set", SIZES)
     settings = {"model.head": "fpn:width=16,inner=32", "keep.ema": None, "data.workers": 0, "optim.lr": 0.02}
+    settings["keep.evaluate_every"] = 15
     run = saccade.train(
         str(data), task=TASK, model="resnet10t", epochs=15, batch_size=3, img_size=32, recipe="segment",
         settings=settings, out=str(folder / "run"), quiet=True,

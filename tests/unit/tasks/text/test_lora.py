@@ -15,6 +15,7 @@ from saccade.training.loop import Interrupted, Loop
 from support.serving import running
 from support.texts import make_model, sentences, write_tsv
 
+LAYERS = 1
 HEAD = "second_order:num_heads=1,head_dim=4,drop_rate=0.3"
 ADAPTERS = "lora:rank=2,alpha=8,drop_rate=0.2"
 PAIRS = ["the film is good\ta song", "a dull song , and very bad\ta film", "good\tthe film is good"]
@@ -29,7 +30,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     words = ["[UNK]", *sorted({word for text, _ in sentences(200) for word in text.split()})]  # no class token
-    return make_model(tmp_path_factory.mktemp("llama"), "llama", vocabulary=words)
+    return make_model(tmp_path_factory.mktemp("llama"), "llama", vocabulary=words, layers=LAYERS)
 
 
 def train(data, model, out, **more):
@@ -56,7 +57,7 @@ def test_adapters_move_and_the_decoders_own_weights_do_not(run, llama):
         assert torch.equal(body[name][: len(value)], value), name
     assert len(body["embed_tokens.weight"]) == len(own["embed_tokens.weight"]) + 2
     adapters = {name: value for name, value in model.state_dict().items() if name.endswith("lora_B.weight")}
-    assert len(adapters) == 2 * 7
+    assert len(adapters) == LAYERS * 7
     assert all(value.abs().max() > 1e-4 for value in adapters.values())
     assert (model.model.embed_tokens.lora.weight.abs().amax(1) > 1e-4).all()
     assert {name.partition(".")[0] for name, p in model.named_parameters() if p.requires_grad} == {"model", "score"}
