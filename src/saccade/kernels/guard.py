@@ -2,8 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -89,19 +88,6 @@ class Guard:
             for tensor, value in kept:
                 tensor.copy_(value)
         return failure
-
-    @contextmanager
-    def named_in_errors(self) -> Iterator[None]:
-        """Name the kernels in errors of work that cannot be done again without them."""
-        try:
-            yield
-        except Exception as error:
-            if self.names:
-                error.add_note(
-                    f"the kernels {', '.join(self.names)} were in use; if one of them fails here, --kernels off (in "
-                    "Python kernels='off') disables them"
-                )
-            raise
 
     def leave_out(self, failure: str) -> tuple[str, ...]:
         """Take the kernels out for good, but what is on even where they are off; return their names."""

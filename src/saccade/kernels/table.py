@@ -23,10 +23,6 @@ RESERVED = ("auto", "off")  # words of the switch
 H200, X86 = "benchmarks/speed/results/kernels/h200.md", "benchmarks/speed/results/kernels/x86.md"
 TURNS = "benchmarks/speed/results/kernels/h200_turns.jsonl"
 NOTES = "benchmarks/speed/results/notes_gpu.md"
-COMPILING_ON_CPU = (  # no kernel; measured in benchmarks/speed/results/kernels/x86_compiled.md
-    "engine.compile=true compiles models on a CPU in half a minute to three minutes; on two x86 cores, training steps "
-    "of glnet_nano are then 1.06x to 1.09x as fast, those of ViT-Tiny are not faster"
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,8 +70,15 @@ class Step:
     def _train_step(self, batch: Batch, *, strong: bool) -> None:
         """Train on a batch; if kernels fail in one of the first steps, they are disabled and the step is repeated."""
         if self.sharded:  # weights are gathered in each step, so that no process can try the kernels alone
-            with self.guard.named_in_errors():
+            try:
                 self._run_or_replay(batch, strong=strong)
+            except Exception as error:
+                if names := ", ".join(self.guard.names):
+                    error.add_note(
+                        f"the kernels {names} were in use; if one of them fails here, --kernels off (in Python "
+                        "kernels='off') disables them"
+                    )
+                raise
         elif self.world.size > 1:  # `_wrap_ddp` has tried them: one process alone cannot repeat a step
             self._run_or_replay(batch, strong=strong)
         else:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from saccade.cli import main
+from saccade.commands.kernels import COMPILING_ON_CPU
 from saccade.kernels import switch
-from saccade.kernels.table import COMPILING_ON_CPU
 from saccade.settings import ConfigError, TrainConfig, overlay, parse_settings, read_yaml, to_yaml
 from support.toy_kernels import CountedLinear, FusedBlock, row
 
