@@ -1,6 +1,6 @@
 """Explain a model's predictions for images or texts: all applicable views on one page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,10 +94,12 @@ def explain(
         reads = "images" if opened is None else f"{opened.task.reader.reads}s"
         reads = "texts" if opened is None and reads_text(model) else reads
         of_one = {"against": against, "layers": layers, "data": data, "block": block, "epochs": epochs}
+        of_one |= {"heads": heads if heads != "mean" else None, "estimator": None if estimator == "unbiased" else ""}
         if alone := [name for name, value in of_one.items() if value is not None]:
             raise ValueError(
                 f"{', '.join(alone)} was given with beside, whose views do not use it; leave one of them out"
             )
+        images = list(images) if isinstance(images, Iterator) else images  # every model reads them
         how: Any = {"views": choose_attributions(views, reads=reads), "shape": shape, "device": device}
         how |= {"tokenizer": tokenizer, "method": method, "progress": progress}
         return join([explain(one, images, **how) for one in (model, *beside)])

@@ -52,7 +52,6 @@ class Task(nn.Module):
         rules: rules on settings, see `saccade.tasks.rules`; None: disable what the codec does not support.
         recipe, finetuning: default recipes from scratch and from trained weights; None for the latter: the former.
         largest: side up to which whole images keep their size by default; None: the model's image size.
-        fewest_steps: fewest steps that a dense task trains without a given time, which small sets need more epochs for.
     """
 
     name: ClassVar[str] = ""
@@ -68,7 +67,6 @@ class Task(nn.Module):
     recipe: ClassVar[str] = "small"
     finetuning: ClassVar[str | None] = None
     largest: ClassVar[int | None] = None
-    fewest_steps: ClassVar[int] = 150
 
     model: nn.Module
     primary: str

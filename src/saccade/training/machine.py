@@ -29,6 +29,7 @@ USUAL = 15 * 60.0  # time budget in seconds of a run on a CPU with default setti
 LEAST_USUAL, EACH = 75.0, 1.0  # of a dense task instead: least seconds, and seconds for each training image
 ENOUGH = 30  # least epochs for the larger of two models; else the smaller one is used
 MIN_EPOCHS = 10  # least epochs of a run without a given time
+LEAST_STEPS = 250  # of a dense task without a given time, for which small sets need more epochs
 SIDES = (64, 32)  # image sizes tried where even the smaller model is slow
 SHARES, LEAST_SIDE = (0.75, 0.5), 64  # of the images' own size, tried in a dense task; and the least of these sizes
 MARGIN = 1.15  # factor on measured times, for other programs' load
@@ -114,7 +115,7 @@ class BudgetFitter:
         pace, epochs, most = tried[-1].pace, tried[-1].epochs, tried[-1].most
         self.timed.append(pace)
         if self.seconds is None:
-            fewest = max(MIN_EPOCHS, -(-choice.kind.fewest_steps // pace.steps)) if dense else MIN_EPOCHS
+            fewest = max(MIN_EPOCHS, -(-LEAST_STEPS // pace.steps)) if dense else MIN_EPOCHS
             epochs = max(epochs, min(fewest, most))
         if epochs < 1:
             raise BudgetError(
@@ -180,7 +181,7 @@ def try_smaller(
 ) -> list[Tried]:
     """Time settings, each with less to compute than the one before, until enough epochs fit; the last is taken.
 
-    What turns out slower is left out: small steps can take a GPU as long as larger ones.
+    What turns out slower by the epoch is left out: small steps can take a GPU as long as larger ones.
 
     Args:
         is_late: whether there is only time to try the fastest of those that are left.
@@ -188,7 +189,7 @@ def try_smaller(
     left, tried = list(candidates), list[Tried]()
     while left:
         one = try_one(left.pop(0))
-        if not tried or one.pace.step <= tried[-1].pace.step:
+        if not tried or one.pace.step * one.pace.steps <= tried[-1].pace.step * tried[-1].pace.steps:
             tried.append(one)
         if tried[-1].enough:
             break

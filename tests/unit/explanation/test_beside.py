@@ -59,6 +59,8 @@ def test_images_have_a_map_of_each_model(tmp_path):
         alone = views_of(explain(model, photo(), views=["gradcam"]))["gradcam"].figures[0]
         assert alone.key == "gradcam"  # of the whole prediction
         assert np.array_equal(figure.pixels, alone.pixels)
+    streamed = explain(models[0], iter([photo(), photo()]), beside=models[1:])
+    assert len(streamed.samples[1].views[0].figures) == 3
     names = [figure.numbers["model"] for figure in view.figures]
     assert names == [f"vit_tiny_patch16_224 ({place})" for place in (1, 2, 3)]
     assert found.save(tmp_path / "page").exists()
@@ -76,6 +78,8 @@ def test_a_model_without_the_view_is_named():
 def test_what_is_of_one_model_is_refused(runs):
     with pytest.raises(ValueError, match="data was given with beside"):
         explain(vit(), photo(), beside=[vit()], data="run")
+    with pytest.raises(ValueError, match="heads, estimator was given with beside"):
+        explain(vit(), photo(), beside=[vit()], heads="all", estimator="biased")
     with pytest.raises(ValueError, match=r"views = attention was given with beside, which shows gradcam of images"):
         explain(vit(), photo(), beside=[vit()], views=["attention"])
     with pytest.raises(ValueError, match="which shows words of texts"):

@@ -301,3 +301,11 @@ def open_all(config):
     from saccade.tasks.opening import open_samples
 
     return open_samples(config.task, config.data)
+
+
+@pytest.mark.parametrize(("steps", "kept"), [((25, 10), 2), ((10, 10), 1)])
+def test_smaller_images_are_taken_if_their_epochs_are_faster_whatever_a_step_takes(steps, kept):
+    paces = [Pace(0.0, step, 0.0, count) for step, count in zip((0.100, 0.101), steps, strict=True)]
+    left = iter(machine.Tried(configure(None, {}), pace, 5, 100) for pace in paces)
+    tried = machine.try_smaller([configure(None, {})] * 2, lambda _: next(left), lambda: False)
+    assert len(tried) == kept

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...runs.run import Run, RunError
 from ...runs.scores import Scores
-from ...runs.state import list_states
+from ...runs.state import StateError, load_state
 from ...support.files import read_record
 from ...tasks.metric import MetricSpec
 from ..plan.plan import Note, Plan
@@ -159,9 +159,18 @@ def refuse_frames_of(runs: Mapping[Path, tuple[str, bool]]) -> None:
         run = Run(path)
         if own and is_finished(path):
             counted.append((run.scores().own_frame, arm))
-        elif own and not list_states(run.states):  # one to resume keeps its frame
-            counted.append((True, arm))
+        elif own:
+            counted.append((_keeps_own_frame(run), arm))
     refuse_frames(counted)
+
+
+def _keeps_own_frame(run: Run) -> bool:
+    """Whether a run will count in the images' own pixels: one that was begun before goes on in its frame."""
+    try:
+        record = load_state(run.states).record
+    except StateError:  # the run says so itself
+        return True
+    return not record or "extra.frame" in record["data"].get("spec", {})
 
 
 def common_places(arms: Mapping[str, Evidence]) -> np.ndarray:

@@ -64,6 +64,7 @@ class BudgetFitting:
 
         candidates = smaller_settings(config, *self.timing.cache.open(config), gpu=self.timing.gpu)
         self.tried = try_smaller(candidates, try_one, lambda: self.spent() > TIMING * self.asked.budget)
+        self.timing.reading = self.tried[-1].pace.reading if self.timing.reads_once else 0.0
         return self.tried[-1].pace
 
     def fit(

@@ -44,7 +44,7 @@ class Segment(Task):
     Options = SegmentOptions
     asked_by = ("crop", "test", "scales", "flip", "longest")
     rules = RULES
-    recipe, finetuning, largest, fewest_steps = "segment", "segment_finetune", 512, 250
+    recipe, finetuning, largest = "segment", "segment_finetune", 512
 
     class_weights: Tensor | None
 

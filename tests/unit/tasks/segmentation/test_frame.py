@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 import saccade
+from saccade.comparison.conclude import evidence
 from saccade.comparison.conclude.evidence import read_evidence, same_samples
 from saccade.comparison.plan.folds import FoldAssignment, FoldRun
 from saccade.data import frame
@@ -24,6 +26,7 @@ from saccade.deployment.verify import gather
 from saccade.deployment.writers import write_predictions
 from saccade.evaluation.opening import EvaluationError
 from saccade.runs.run import Run, RunError
+from saccade.runs.state import State
 from saccade.settings import DataConfig
 from saccade.tasks import Segment
 from saccade.tasks.opening import open_samples
@@ -243,6 +246,16 @@ def test_comparison_of_an_earlier_version_is_not_continued_in_another_frame(comp
     with pytest.raises(RunError, match=r"runs of .* count pixels of the model's square.* start again in another"):
         saccade.compare(data, seeds=3, **given)
     assert sorted(runs.glob("*/seed-*")) == before  # refused before anything was trained
+
+
+@pytest.mark.parametrize(("spec", "refused"), [({}, True), ({"extra.frame": "digest"}, False)])
+def test_begun_runs_count_in_the_frame_that_they_will_keep(tmp_path, monkeypatch, spec, refused):
+    state = SimpleNamespace(record={"data": {"spec": spec}})
+    monkeypatch.setattr(
+        evidence, "load_state", lambda folder: state if folder.parent.name == "begun" else State({}, {}, [])
+    )
+    with pytest.raises(RunError, match="runs of a count pixels") if refused else nullcontext():
+        evidence.refuse_frames_of({tmp_path / "begun": ("a", True), tmp_path / "new": ("b", True)})
 
 
 def test_folds_of_different_frames_are_not_joined(trained, earlier):
