@@ -24,15 +24,20 @@ GLMIX = (
     Needs("kernel_size", "local", ("conv",), "conv"),
     Needs("window_size", "local", ("window",), "conv"),
 )
-NORMALIZED = {  # by the normalisation that uses them; that of each pooling where none is given
-    "num_iter": ("svpn", "isqrt"),
-    "num_sv": ("svpn",),
-    "start": ("svpn",),
-    "alpha": ("svpn", "svpn_exact", "power"),
-    "positive": ("sqrt_t",),
-    "epn_axis": ("epn",),
+NORMALIZED = {  # by the pooling; others take no normalization
+    "mgcrp": (
+        Needs("num_iter", "normalization", ("svpn",), "svpn"),
+        Needs("num_sv", "normalization", ("svpn",), "svpn"),
+        Needs("start", "normalization", ("svpn",), "svpn"),
+        Needs("alpha", "normalization", ("svpn", "svpn_exact"), "svpn"),
+        Needs("positive", "normalization", ("sqrt_t",), "svpn"),
+        Needs("epn_axis", "normalization", ("epn",), "svpn"),
+    ),
+    "gcp": (
+        Needs("num_iter", "normalization", ("isqrt",), "isqrt"),
+        Needs("alpha", "normalization", ("power",), "isqrt"),
+    ),
 }
-NORMALIZATIONS = {"mgcrp": "svpn", "gcp": "isqrt"}
 SECOND_ORDER = (
     Needs("late", "fusion", ("late",), "sum"),
     Needs("hidden_dim", "pooling", ("fc",), "mgcrp"),
@@ -47,35 +52,36 @@ MODELS = {"glnet_*": GLMIX, "sot_*": SECOND_ORDER}
 PLUGINS = {"second_order": SECOND_ORDER, "drloc": LOCALIZATION}
 
 
-def idle_options(model: ModelConfig, recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return a sentence on the options of the model, and of its plug-ins, that have no effect beside the others.
+def idle_options(asked: ModelConfig, resolved: ModelConfig, recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return a sentence on each option of the model, and on each plug-in, without effect beside the other options.
 
     Args:
+        asked: settings before they were resolved, whose options are judged.
+        resolved: settings with the options of a checkpoint, beside which they are judged.
         recipe: settings of the recipe by dotted name, whose own options are left alone.
 
     Returns:
-        By setting, "model.options" or "model.plugins"; a setting without such options is left out.
+        By dotted name, such as "model.options.slot_scale" or "model.plugins.drloc".
     """
     known, found = recipe["model.options"], dict[str, str]()
-    own = {name: value for name, value in model.options.items() if (name, value) not in known.items()}
-    for needs in (needs for pattern, needs in MODELS.items() if fnmatchcase(model.name, pattern)):
-        for name, why in _idle({**model.options}, needs):
+    own = {name: value for name, value in asked.options.items() if (name, value) not in known.items()}
+    for needs in (needs for pattern, needs in MODELS.items() if fnmatchcase(resolved.name, pattern)):
+        for name, why in _idle(resolved.options, needs):
             if name in own:
-                found["model.options"] = f"model.options.{name} = {short(repr(own[name]))} was given, but {why}"
-    for text in model.plugins:
+                found[f"model.options.{name}"] = f"model.options.{name} = {short(repr(own[name]))} was given, but {why}"
+    for text in asked.plugins:
         if text in recipe["model.plugins"] or name_of(text) not in PLUGINS:
             continue
-        for _, why in _idle(parse_plugin(text)[1], PLUGINS[name_of(text)]):
-            found["model.plugins"] = f"the plug-in {short(repr(text))} was given, but {why}"
+        name, options = parse_plugin(text)
+        if reasons := [why for _, why in _idle(options, PLUGINS[name])]:
+            found[f"model.plugins.{name}"] = f"the plug-in {short(repr(text))} was given, but {'; '.join(reasons)}"
     return found
 
 
 def _idle(options: Mapping[str, Any], needs: tuple[Needs, ...]) -> Iterator[tuple[str, str]]:
     """Yield the options without effect, each with the reason and what to do."""
     if needs is SECOND_ORDER:
-        pooling = options.get("pooling", "mgcrp")
-        default = NORMALIZATIONS.get(pooling, "")
-        needs += tuple(Needs(name, "normalization", values, default) for name, values in NORMALIZED.items())
+        needs += NORMALIZED.get(options.get("pooling", "mgcrp"), ())
     for one in needs:
         value = options.get(one.other, one.default)
         if one.option in options and value not in one.values:

@@ -271,13 +271,13 @@ def refuse_unread(given: Iterable[str], situation: Situation) -> None:
 
 
 def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
-    """Return the given settings that the run does not use, each with a message.
+    """Return the given settings that the run does not use, each with a message; of options, their full dotted names.
 
     None, False, 0 and "auto" are ignored, and so are values equal to the recipe's or the defaults.
     """
     asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
-    messages, names = dict[str, str](), [_leaf(name) for name in given]
-    for name in names:
+    messages, given = dict[str, str](), tuple(given)
+    for name in map(_leaf, given):
         value = asked[name]
         if value is None or value == "auto":
             continue
@@ -288,8 +288,10 @@ def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
             messages[name] = f"{prefix} {source} uses {adapted!r} instead; leave it out"
         elif not same and not READ[name].when(situation):
             messages[name] = f"{prefix} has no effect in this run: it is only used {READ[name].needs}; leave it out"
-    idle = idle_options(situation.asked.model, recipe)
-    return messages | {name: idle[name] for name in names if name in idle}
+    idle = idle_options(situation.asked.model, situation.config.model, recipe)
+    return messages | {
+        name: why for name, why in idle.items() if any(f"{name}.".startswith(f"{one}.") for one in given)
+    }
 
 
 def _leaf(name: str) -> str:

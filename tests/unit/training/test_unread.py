@@ -287,6 +287,9 @@ def test_an_arm_whose_setting_nothing_reads_is_refused(tmp_path):
         ),
         ({"model.plugins": ["drloc:ramp_epochs=5"]}, None),
         ({"model.plugins": ["second_order:normalization=sqrt_d,alpha=0.3"]}, "alpha has no effect"),
+        ({"model.plugins": ["second_order:pooling=gcp,alpha=0.3"]}, "only used with normalization=power;"),
+        ({"model.plugins": ["second_order:pooling=gap,num_iter=3"]}, None),  # the builder says what is wrong
+        ({"model.plugins": ["second_order:pooling=gcp,num_sv=2"]}, None),
     ],
 )
 def test_an_option_that_does_nothing_beside_others_is_refused(given, told):
@@ -296,7 +299,19 @@ def test_an_option_that_does_nothing_beside_others_is_refused(given, told):
     assert bool(found) == (told is not None)
     if told is not None:
         assert re.search(told, *found.values())
-    assert not idle_options(config.model, flatten(config))  # of a recipe, which is taken as it is
+    assert not idle_options(config.model, config.model, flatten(config))  # of a recipe, which is taken as it is
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("kmeans_iterations", None), ("slot_scale", "model.options.slot_scale")],
+)
+def test_options_are_judged_beside_those_of_the_checkpoint(option, told):
+    config = configure("quick", {"model.name": "glnet_nano", "model.options": {option: 5}})
+    choice, data = open_samples("classify", config.data)
+    merged = overlay(config, {"model.options": {"clustering": "kmeans", "slot_scale": 1, **config.model.options}})
+    found = unread(["model.options"], Situation(config, merged, choice, data, CPU))
+    assert [*found] == ([] if told is None else [told])
 
 
 def test_arms_that_would_be_one_network_are_refused(tmp_path):

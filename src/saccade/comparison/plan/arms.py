@@ -6,7 +6,7 @@ all arms have: the common settings, without the recipe's own plug-ins.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -174,15 +174,18 @@ def changed(reference: TrainConfig, config: TrainConfig) -> dict[str, tuple[Any,
     return {name: (first[name], second[name]) for name in first if first[name] != second[name] and name != "seed"}
 
 
-def find_twins(configs: Mapping[str, TrainConfig], reference: str) -> dict[str, str]:
+def find_twins(configs: Mapping[str, TrainConfig], reference: str, *, accepted: Collection[str] = ()) -> dict[str, str]:
     """Return for every arm the first one that has the same settings, the reference before others; they share runs.
 
-    Recipes that fit a family of models to few or small images in other ways make no other settings, and are refused.
+    Recipes that fit a family of models to few or small images in other ways make no other settings, and are refused,
+    unless the comparison already has both arms (`accepted`).
     """
     seen: dict[str, str] = {}
     order = [reference, *(name for name in configs if name != reference)]
     twins = {name: seen.setdefault(config_hash(configs[name]), name) for name in order}
     for name, twin in twins.items():
+        if name in accepted and twin in accepted:
+            continue
         recipes, model = [configs[one].recipe for one in (twin, name)], configs[name].model.name
         found = [family_of(recipe, model) for recipe in recipes]
         fitting = [None if one is None else replace(one, name="", settings={}, measured="") for one in found]

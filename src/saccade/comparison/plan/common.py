@@ -1,6 +1,6 @@
 """Settings that all arms of a comparison share, and those that each arm adds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from ...settings.compared import COMPARED
 from ...settings.decisions import Decision, decide, put
 from ...settings.facts import ComparedFacts, Facts, TimeFacts
 from ...settings.fitting import TIMED
+from ...settings.named import name_of
 from ...settings.overrides import dotted, merge
 from ...settings.strength import SAY_STRENGTH
 from ...training.recipes import configure, default_recipe
@@ -120,11 +121,27 @@ def _means_other(arm: Arm, request: Request, config: TrainConfig) -> bool:
     return plugins or not named or not options or config.schedule.steps is not None
 
 
-def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device) -> None:
-    """Refuse given settings that are unused: an arm's own by that arm, common ones by all arms."""
-    typed = [name for name in dotted(request.shared) if request.typed is None or name in request.typed]
+def refuse_unread(
+    request: Request,
+    configs: Mapping[str, TrainConfig],
+    cache: DataCache,
+    device: torch.device,
+    *,
+    accepted: Collection[str] = (),
+) -> None:
+    """Refuse given settings that are unused: an arm's own by that arm, common ones by all arms.
+
+    Args:
+        accepted: arms that the comparison already has; only others are checked, and no common settings.
+    """
+    given = dotted(request.shared)
+    if request.typed is not None:
+        given = {name: value for name, value in given.items() if name in request.typed}
+    typed = () if accepted else tuple(_leaves(given))
     shared: list[dict[str, str]] = []
     for arm in request.parsed_arms:
+        if arm.name in accepted:
+            continue
         config = configs[arm.name]
         try:
             opened = cache.open(config)
@@ -132,13 +149,22 @@ def refuse_unread(request: Request, configs: Mapping[str, TrainConfig], cache: D
         except Exception:  # whatever is wrong with an arm is said where it is built
             continue
         situation = Situation(config, resolved, *opened, device)
-        own = [*dotted(arm.settings), *(["model.plugins"] if arm.plugins else [])]
+        own = [*_leaves(arm.settings), *(f"model.plugins.{name_of(text)}" for text in arm.plugins)]
         if found := unread(own, situation):
             raise ConfigError(f"arm {arm.name!r}: {'; '.join(found.values())}")
         shared.append(unread([name for name in typed if name not in own], situation))
     idle = [name for name in (shared[0] if shared else ()) if all(name in one for one in shared)]
     if idle:
         raise ConfigError("; ".join(shared[0][name] for name in idle))
+
+
+def _leaves(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of settings, with an own name for each option of the model."""
+    for name, value in dotted(given).items():
+        if name == "model.options" and isinstance(value, Mapping):
+            yield from (f"{name}.{option}" for option in value)
+        else:
+            yield name
 
 
 def inspect_arms(

@@ -110,10 +110,8 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
-        if (
-            self.request.record["arms"].keys() - before.get("request", {}).get("arms", {}).keys()
-        ):  # else accepted before
-            refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()))
+        accepted = before.get("request", {}).get("arms", {})  # arms that may have been planned by an earlier version
+        refuse_unread(self.request, self.configs, self.cache, torch.device(self._kind()), accepted=accepted)
         count_in_epochs(self.configs, self.cache, torch.device(self._kind()))
         self.wanted_epochs = {name: config.schedule.epochs for name, config in self.configs.items()}
         self._validate_seldom(data, kept)
@@ -122,7 +120,7 @@ class Planner:
             self._settle_strength(settles)
         fit = self._fit_before(before)
         facts = None if self.budget is None else self._choose_size(fit)
-        self.twins = find_twins(self.configs, self.reference)
+        self.twins = find_twins(self.configs, self.reference, accepted=accepted)
         done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
         runs = len(self.distinct) * len(self.seeds) * self.fitting.asked.folds
         self.timing.beside = shared_by(self.slots[:runs])

@@ -5,6 +5,7 @@ import torch
 
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.plan import planning
+from saccade.comparison.plan.arms import find_twins
 from saccade.comparison.plan.common import (
     REFERENCE,
     arm_configs,
@@ -108,6 +109,67 @@ def test_what_was_not_typed_need_not_be_read():
     with pytest.raises(ConfigError, match=r"optim\.momentum"):
         refuse_unread(asked := request("broadcast", settings=idle), arm_configs(asked), DataCache(), CPU)
     refuse_unread(asked := request("broadcast", settings=idle, typed=()), arm_configs(asked), DataCache(), CPU)
+
+
+def check(arms, settings, **options):
+    asked = Request(arms=arms, seeds=2, model="glnet_nano", settings=settings)
+    refuse_unread(asked, arm_configs(asked), DataCache(), CPU, **options)
+
+
+ITERATIONS = {"model.options": {"kmeans_iterations": 5}}
+
+
+def test_an_option_of_all_arms_is_used_by_one_of_them_at_least():
+    check(["soft:=model.options.slots=pool", "km:=model.options.clustering=kmeans"], ITERATIONS)
+    with pytest.raises(ConfigError, match=r"^model\.options\.kmeans_iterations = 5 was given"):
+        check(["soft:=model.options.slots=pool", "base"], ITERATIONS)
+    with pytest.raises(ConfigError, match=r"^arm 'soft': model\.options\.kmeans_iterations"):
+        check(["soft:=model.options={kmeans_iterations: 3}", "km:=model.options.clustering=kmeans"], {})
+
+
+def test_an_arm_is_not_blamed_for_a_plugin_of_all_arms():
+    idle = {"model.plugins": ["drloc:schedule=constant,ramp_epochs=5"]}
+    with pytest.raises(ConfigError, match=r"^the plug-in 'drloc"):
+        check(["squeeze", "base"], idle)
+    with pytest.raises(ConfigError, match=r"^arm 'x': the plug-in 'drloc"):
+        check(["x:=drloc:schedule=constant,ramp_epochs=5", "base"], {})
+
+
+def test_only_new_arms_are_refused():
+    arms = ["base", "old:=model.options.kmeans_iterations=3"]
+    with pytest.raises(ConfigError, match="arm 'old'"):
+        check([*arms, "new:=lr=0.1"], ITERATIONS)
+    check([*arms, "new:=lr=0.1"], ITERATIONS, accepted=["base", "old"])
+    with pytest.raises(ConfigError, match="arm 'new'"):
+        check([*arms, "new:=model.options.kmeans_iterations=4"], ITERATIONS, accepted=["base", "old"])
+
+
+def test_a_comparison_of_an_earlier_version_is_extended_by_an_arm(tmp_path, monkeypatch):
+    """Its arms have an option without effect, and recipes of other families."""
+    for name, families in (("one", "families: small\n"), ("two", "")):
+        (tmp_path / f"{name}.yaml").write_text(f"{families}model: {{name: vit_tiny_patch16_224}}\n")
+    old = [f"{name}:=recipe={tmp_path}/{name}.yaml+drloc:schedule=constant,ramp_epochs=5" for name in ("one", "two")]
+    given = dict.fromkeys(("optim.lr", "optim.weight_decay", "optim.clip", "schedule.warmup"), 1.0)
+
+    def asked(*arms):
+        return Request(arms=arms, seeds=2, settings=given, out=tmp_path / "c")
+
+    def stop(*_):
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr(planning, "shared_by", stop)  # called after arms were refused
+    planner = planning.Planner(asked(*old))
+    planner.folder.write(planner.request.record, {REFERENCE: say_common(planner.request)})
+    with pytest.raises(RuntimeError, match="seen"):
+        planning.Planner(asked(*old)).plan(keep=False)
+    with pytest.raises(RuntimeError, match="seen"):
+        planning.Planner(asked(*old, "new:=lr=0.1")).plan(keep=False)
+    with pytest.raises(ConfigError, match=r"arm 'new'"):
+        planning.Planner(asked(*old, "new:=drloc:schedule=constant,ramp_epochs=4")).plan(keep=False)
+    plain = [text.partition("+")[0] for text in old]
+    with pytest.raises(ConfigError, match=r"have the same settings"):
+        find_twins(arm_configs(asked(*plain)), "one", accepted=["one"])
+    assert find_twins(arm_configs(asked(*plain)), "one", accepted=["one", "two"])["two"] == "one"
 
 
 def test_plugins_that_tell_arms_apart_are_not_tuned(tmp_path, monkeypatch):
