@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
+from run import read_claims
 from torch import Tensor, nn
 
 from saccade.building.loading import open_model
@@ -100,9 +100,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=250)
     parser.add_argument("--limit", type=int, help="test images, to try the script")
     args = parser.parse_args()
-    files = sorted(HERE.glob("claims/*.yaml"))
-    claims = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
-    scores = {name: claim["score"] for name, claim in claims.items() if claim.get("runs") == args.runs}
+    scores = {claim.name: claim.text["score"] for claim in read_claims() if claim.text.get("runs") == args.runs}
     with np.load(args.data) as data:
         images, labels = data["x_test"][: args.limit], data["y_test"][: args.limit]
     for summary in sorted(args.work.glob(f"{args.runs}/runs/*/*/summary.json")):

@@ -63,9 +63,10 @@ def strips(rows: int, pixels: int, device: torch.device | None = None) -> Iterat
         yield slice(top, min(top + step, rows))
 
 
-def at_once(device: torch.device | None) -> int:
-    """Return how many pixels a device, or the CPU, processes at once."""
-    return PIXELS if device is None or device.type == "cpu" else ON_GPU * PIXELS
+def at_once(device: torch.device | None, most: int | None = None) -> int:
+    """Return how many pixels, or other numbers of which a CPU processes `most`, a device processes at once."""
+    most = PIXELS if most is None else most
+    return most if device is None or device.type == "cpu" else ON_GPU * most
 
 
 def by_size(sizes: Tensor, device: torch.device | None = None) -> Iterator[tuple[tuple[int, int], Tensor]]:

@@ -29,7 +29,7 @@ USUAL = 15 * 60.0  # time budget in seconds of a run on a CPU with default setti
 LEAST_USUAL, EACH = 75.0, 1.0  # of a dense task instead: least seconds, and seconds for each training image
 ENOUGH = 30  # least epochs for the larger of two models; else the smaller one is used
 MIN_EPOCHS = 10  # least epochs of a run without a given time
-LEAST_STEPS = 250  # of a dense task without a given time, for which small sets need more epochs
+MIN_STEPS = 250  # likewise steps of a dense task, which small sets need more epochs for
 SIDES = (64, 32)  # image sizes tried where even the smaller model is slow
 SHARES, LEAST_SIDE = (0.75, 0.5), 64  # of the images' own size, tried in a dense task; and the least of these sizes
 MARGIN = 1.15  # factor on measured times, for other programs' load
@@ -115,7 +115,7 @@ class BudgetFitter:
         pace, epochs, most = tried[-1].pace, tried[-1].epochs, tried[-1].most
         self.timed.append(pace)
         if self.seconds is None:
-            fewest = max(MIN_EPOCHS, -(-LEAST_STEPS // pace.steps)) if dense else MIN_EPOCHS
+            fewest = max(MIN_EPOCHS, -(-MIN_STEPS // pace.steps)) if dense else MIN_EPOCHS
             epochs = max(epochs, min(fewest, most))
         if epochs < 1:
             raise BudgetError(

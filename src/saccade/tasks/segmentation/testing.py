@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...data.frame import at_once
 from ...data.framing import fitted
 
 SCORES = 2**22  # most resized scores in memory of a CPU
-ON_GPU = 8  # times as many on a GPU, which waits for the calls
 
 Ask = Callable[[Tensor], Tensor]  # images B, C, H, W -> logits B, K, H, W
 
@@ -70,8 +70,7 @@ def own_classes(scores: Tensor, size: tuple[int, int]) -> Tensor:
     above = at.long()
     below, share = (above + 1).clamp(max=high - 1), (at - above)[:, None].to(scores.dtype)
     found = torch.empty(batch, height, width, dtype=torch.int16, device=scores.device)
-    most = SCORES if scores.device.type == "cpu" else ON_GPU * SCORES
-    for rows in torch.arange(height).split(max(most // (batch * classes * width), 1)):
+    for rows in torch.arange(height).split(max(at_once(scores.device, SCORES) // (batch * classes * width), 1)):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         strip = torch.lerp(inside[..., above[part], :], inside[..., below[part], :], share[part])
         strip = F.interpolate(strip, (len(rows), width), mode="bilinear", align_corners=False)
