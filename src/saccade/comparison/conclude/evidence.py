@@ -154,18 +154,13 @@ def refuse_frames_of(runs: Mapping[Path, tuple[str, bool]]) -> None:
     Args:
         runs: the arm of each run, by path, and whether a new run of it counts in the images' own pixels.
     """
-    counted = []
-    for path, (arm, own) in runs.items():
-        run = Run(path)
-        if own and is_finished(path):
-            counted.append((run.scores().own_frame, arm))
-        elif own:
-            counted.append((_keeps_own_frame(run), arm))
-    refuse_frames(counted)
+    refuse_frames((_own_frame_of(Run(path)), arm) for path, (arm, own) in runs.items() if own)
 
 
-def _keeps_own_frame(run: Run) -> bool:
-    """Whether a run will count in the images' own pixels: one that was begun before goes on in its frame."""
+def _own_frame_of(run: Run) -> bool:
+    """Whether a run counts in the images' own pixels, or will: one that was begun before goes on in its frame."""
+    if is_finished(run.path):
+        return run.scores().own_frame
     try:
         record = load_state(run.states).record
     except StateError:  # the run says so itself
